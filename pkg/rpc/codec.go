@@ -1,0 +1,64 @@
+// Package rpc is the gRPC side that all roles share: servers and connections,
+// the order of the interceptors, and the one place where a fault becomes a
+// status.
+package rpc
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+)
+
+// Frame is one message as raw bytes. Roles receive frames and decode them in
+// their handlers, since grpc-go would answer an undecodable message with
+// INTERNAL; the gateway forwards them without decoding.
+type Frame struct{ Data mem.BufferSlice }
+
+// FrameOf wraps encoded bytes, which must not change afterwards.
+func FrameOf(encoded []byte) *Frame {
+	return &Frame{Data: mem.BufferSlice{mem.SliceBuffer(encoded)}}
+}
+
+// Take returns the bytes of a received frame and releases it.
+func (f *Frame) Take() []byte {
+	taken := f.Data.Materialize()
+	f.Data.Free()
+	f.Data = nil
+	return taken
+}
+
+// Codec passes frames through and marshals anything else as protobuf (health,
+// reflection). It goes by the name "proto", so peers see an ordinary service.
+type Codec struct{}
+
+// Name is the content subtype.
+func (Codec) Name() string { return "proto" }
+
+// Marshal implements encoding.CodecV2.
+func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch message := v.(type) {
+	case *Frame:
+		return message.Data, nil
+	case proto.Message:
+		encoded, err := proto.Marshal(message)
+		return mem.BufferSlice{mem.SliceBuffer(encoded)}, err
+	default:
+		return nil, fmt.Errorf("cannot send a %T: neither a frame nor a protobuf message", v)
+	}
+}
+
+// Unmarshal implements encoding.CodecV2. A frame keeps a reference to data until
+// it is taken or sent.
+func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch message := v.(type) {
+	case *Frame:
+		data.Ref()
+		message.Data = data
+		return nil
+	case proto.Message:
+		return proto.Unmarshal(data.Materialize(), message)
+	default:
+		return fmt.Errorf("cannot receive into a %T: neither a frame nor a protobuf message", v)
+	}
+}
