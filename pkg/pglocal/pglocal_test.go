@@ -1,0 +1,114 @@
+package pglocal_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
+)
+
+// folder is a directory that the server's user can enter, unlike t.TempDir with a strict umask.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pglocal-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	return dir
+}
+
+func primary(t *testing.T, options pglocal.Options) *pglocal.Server {
+	t.Helper()
+	s, err := pglocal.StartPrimary(t.Context(), options)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Stop(pglocal.Immediate)) })
+	return s
+}
+
+func replica(t *testing.T, of *pglocal.Server, options pglocal.Options) *pglocal.Server {
+	t.Helper()
+	s, err := pglocal.StartReplica(t.Context(), of, options)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Stop(pglocal.Immediate)) })
+	return s
+}
+
+func exec(t *testing.T, s *pglocal.Server, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err = conn.Exec(t.Context(), sql)
+	require.NoError(t, err)
+}
+
+func query(t *testing.T, s *pglocal.Server, sql string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	var value string
+	require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&value))
+	return value
+}
+
+func TestDataSurvivesStopsStartsAndKills(t *testing.T) {
+	dir := folder(t)
+	s := primary(t, pglocal.Options{Dir: dir, Settings: map[string]string{"work_mem": "5MB"}})
+	require.Equal(t, "5MB", query(t, s, "SHOW work_mem"))
+	require.Equal(t, "100", query(t, s, "SHOW max_connections"))
+	require.Equal(t, "on", query(t, s, "SHOW fsync"))
+	require.Equal(t, "127.0.0.1", query(t, s, "SHOW listen_addresses"))
+	exec(t, s, "CREATE TABLE kept AS SELECT 'one' AS v")
+
+	url := s.URL("postgres")
+	require.NoError(t, s.Restart(t.Context()))
+	require.Equal(t, url, s.URL("postgres"))
+	require.Equal(t, "one", query(t, s, "SELECT v FROM kept"))
+
+	exec(t, s, "UPDATE kept SET v = 'two'")
+	require.NoError(t, s.Kill())
+	require.False(t, s.Running())
+	<-s.Exited()
+	require.NoError(t, s.Start(t.Context()))
+	require.Equal(t, "two", query(t, s, "SELECT v FROM kept"))
+
+	require.NoError(t, s.Stop(pglocal.Fast))
+	again := primary(t, pglocal.Options{Dir: dir})
+	require.Equal(t, "two", query(t, again, "SELECT v FROM kept"))
+}
+
+func TestReplicaFollowsAndIsPromoted(t *testing.T) {
+	dir := folder(t)
+	first := primary(t, pglocal.Options{Dir: filepath.Join(dir, "primary"), Settings: map[string]string{"max_connections": "120"}})
+	second := replica(t, first, pglocal.Options{Dir: filepath.Join(dir, "replica")})
+	require.Equal(t, "on", query(t, second, "SHOW hot_standby_feedback"))
+	require.Equal(t, "120", query(t, second, "SHOW max_connections"))
+	require.Equal(t, "true", query(t, first, "SELECT active::text FROM pg_replication_slots"))
+
+	exec(t, first, "CREATE TABLE copied AS SELECT 'one' AS v")
+	require.Eventually(t, func() bool {
+		return query(t, second, "SELECT count(*)::text FROM pg_class WHERE relname = 'copied'") == "1"
+	}, 10*time.Second, 10*time.Millisecond, "the row did not arrive")
+
+	require.NoError(t, first.Stop(pglocal.Fast))
+	require.NoError(t, second.Promote(t.Context()))
+	exec(t, second, "UPDATE copied SET v = 'two'")
+	require.Equal(t, "two", query(t, second, "SELECT v FROM copied"))
+}
+
+func TestTakenPortIsAClearError(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, listener.Close()) }()
+	_, err = pglocal.StartPrimary(t.Context(), pglocal.Options{Dir: folder(t), Port: listener.Addr().(*net.TCPAddr).Port})
+	require.ErrorIs(t, err, pglocal.ErrPortTaken)
+	require.ErrorContains(t, err, listener.Addr().String())
+}
