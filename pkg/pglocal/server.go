@@ -272,3 +272,18 @@ func (s *Server) WaitReady(ctx context.Context) error {
 	}
 	return s.waitReady(ctx, run)
 }
+
+// StopOrphan ends what a process that died left running in a server's folder. It refuses with ErrInUse while a process
+// that lives owns the folder.
+func StopOrphan(ctx context.Context, dir string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return fmt.Errorf("stop PostgreSQL: %w", err)
+	}
+	s := &Server{options: Options{Dir: dir}}
+	if err := s.claim(ctx); err != nil {
+		return fmt.Errorf("stop PostgreSQL: %w", err)
+	}
+	s.lock.release()
+	return nil
+}
