@@ -40,7 +40,7 @@ func replica(t *testing.T, of *pglocal.Server, options pglocal.Options) *pglocal
 	return s
 }
 
-func exec(t *testing.T, s *pglocal.Server, sql string) {
+func run(t *testing.T, s *pglocal.Server, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
 	require.NoError(t, err)
@@ -59,6 +59,18 @@ func query(t *testing.T, s *pglocal.Server, sql string) string {
 	return value
 }
 
+// eventually asks again until the answer is the wanted one; a relation that is not there yet counts as another answer.
+func eventually(t *testing.T, s *pglocal.Server, sql, want string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	var got string
+	require.Eventually(t, func() bool {
+		return conn.QueryRow(t.Context(), sql).Scan(&got) == nil && got == want
+	}, 20*time.Second, 10*time.Millisecond, "%s does not come to answer %s", sql, want)
+}
+
 func TestDataSurvivesStopsStartsAndKills(t *testing.T) {
 	dir := folder(t)
 	s := primary(t, pglocal.Options{Dir: dir, Settings: map[string]string{"work_mem": "5MB"}})
@@ -66,14 +78,14 @@ func TestDataSurvivesStopsStartsAndKills(t *testing.T) {
 	require.Equal(t, "100", query(t, s, "SHOW max_connections"))
 	require.Equal(t, "on", query(t, s, "SHOW fsync"))
 	require.Equal(t, "127.0.0.1", query(t, s, "SHOW listen_addresses"))
-	exec(t, s, "CREATE TABLE kept AS SELECT 'one' AS v")
+	run(t, s, "CREATE TABLE kept AS SELECT 'one' AS v")
 
 	url := s.URL("postgres")
 	require.NoError(t, s.Restart(t.Context()))
 	require.Equal(t, url, s.URL("postgres"))
 	require.Equal(t, "one", query(t, s, "SELECT v FROM kept"))
 
-	exec(t, s, "UPDATE kept SET v = 'two'")
+	run(t, s, "UPDATE kept SET v = 'two'")
 	require.NoError(t, s.Kill())
 	require.False(t, s.Running())
 	<-s.Exited()
@@ -93,14 +105,12 @@ func TestReplicaFollowsAndIsPromoted(t *testing.T) {
 	require.Equal(t, "120", query(t, second, "SHOW max_connections"))
 	require.Equal(t, "true", query(t, first, "SELECT active::text FROM pg_replication_slots"))
 
-	exec(t, first, "CREATE TABLE copied AS SELECT 'one' AS v")
-	require.Eventually(t, func() bool {
-		return query(t, second, "SELECT count(*)::text FROM pg_class WHERE relname = 'copied'") == "1"
-	}, 10*time.Second, 10*time.Millisecond, "the row did not arrive")
+	run(t, first, "CREATE TABLE copied AS SELECT 'one' AS v")
+	eventually(t, second, "SELECT count(*)::text FROM pg_class WHERE relname = 'copied'", "1")
 
 	require.NoError(t, first.Stop(pglocal.Fast))
 	require.NoError(t, second.Promote(t.Context()))
-	exec(t, second, "UPDATE copied SET v = 'two'")
+	run(t, second, "UPDATE copied SET v = 'two'")
 	require.Equal(t, "two", query(t, second, "SELECT v FROM copied"))
 }
 
