@@ -60,6 +60,9 @@ func (c PoolConfig) Validate() error {
 type Pool struct {
 	pool    *pgxpool.Pool
 	acquire time.Duration
+	// answer is how long a read waits for the server: a little longer than the
+	// server's own limit, so that one that vanished is given up.
+	answer time.Duration
 }
 
 // Option changes how a pool connects.
@@ -93,7 +96,7 @@ func Open(url config.Secret, cfg PoolConfig, options ...Option) (*Pool, error) {
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, err, "the connection pool could not be made")
 	}
-	return &Pool{pool: pool, acquire: cfg.AcquireTimeout}, nil
+	return &Pool{pool: pool, acquire: cfg.AcquireTimeout, answer: cfg.StatementTimeout + answerGrace}, nil
 }
 
 // Close waits for the connections in use and closes all.
