@@ -1,0 +1,50 @@
+# `make help` lists what there is. Versions of tools are pinned here and nowhere else.
+GO      ?= go
+MODULES := proto pkg services/publisher services/reader services/streamer services/gateway cmd tests
+ROLES   := publisher reader streamer gateway
+# Every package of every module, as patterns that work in the workspace.
+ALL     := $(MODULES:%=./%/...)
+
+BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
+GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test check lint generate generated standalone tidy fuzz bench chaos clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## Start the whole backend on this machine, the gateway on 127.0.0.1:5050
+	@bin/devstack
+
+build: ## Build every program into bin/
+	@mkdir -p bin
+	@CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/devstack ./cmd/xmtpctl $(foreach r,$(ROLES),./services/$(r)/cmd/$(r))
+
+test: ## Run every test; installs PostgreSQL, a C compiler, nginx and Chromium if they are missing
+	@tools/need postgresql gcc nginx chromium node
+	@$(GO) test -race -timeout 20m $(ALL)
+
+check: lint generated standalone ## Lint, check that generated files are fresh, build each module on its own
+
+lint:
+	@echo "lint"
+	@$(GOLANGCI_LINT) run $(ALL)
+
+generate: ## Generate the Go code of proto/
+	@cd proto && $(BUF) lint && $(BUF) generate
+
+generated:
+	@echo "generated code is fresh"
+	@tools/fresh
+
+standalone:
+	@echo "each module builds on its own"
+	@for m in $(MODULES); do (cd $$m && GOWORK=off $(GO) build ./... && GOWORK=off $(GO) vet ./... ) || exit 1; done
+
+tidy: ## Tidy every module
+	@for m in $(MODULES); do (cd $$m && GOWORK=off $(GO) mod tidy) || exit 1; done
+	@$(GO) work sync
+
+clean: ## Remove what was built and the dev stack's data
+	@rm -rf bin .data
