@@ -140,7 +140,7 @@ func (r *reader) publicMessage(m *GroupMessage) {
 	sender := r.uint8("sender type")
 	switch sender {
 	case senderMember, senderExternal:
-		r.uint32("sender index")
+		r.take(4, "sender index")
 	case senderNewMemberProposal, senderNewMemberCommit:
 	default:
 		r.fail(senderAt, "the sender type is %d, expected 1 to 4", sender)

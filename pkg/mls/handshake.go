@@ -59,18 +59,18 @@ func (r *reader) proposal() {
 	case proposalUpdate:
 		r.leafNode()
 	case proposalRemove:
-		r.uint32("removed leaf index")
+		r.take(4, "removed leaf index")
 	case proposalPreSharedKey:
 		r.preSharedKey()
 	case proposalReInit:
 		r.vector("group id of the new group")
 		r.uint16("version of the new group")
 		r.cipherSuite()
-		r.extensions("group extension", anyExtension)
+		r.extensions("group extensions", anyExtension)
 	case proposalExternalInit:
 		r.vector("KEM output")
 	case proposalGroupContextExtensions:
-		r.extensions("group extension", anyExtension)
+		r.extensions("group extensions", anyExtension)
 	case proposalAppDataUpdate:
 		r.appDataUpdate()
 	case proposalAppEphemeral:

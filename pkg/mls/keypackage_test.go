@@ -194,16 +194,14 @@ func TestFlippedByte(t *testing.T) {
 		}
 		data := slices.Clone(payload.data)
 		for i := range data {
-			for _, flip := range []byte{0x01, 0x80} {
-				data[i] ^= flip
-				err := validate(data, recordedNow)
-				require.Error(t, err, "%s, byte %d", payload.ID, i)
-				if inSignature[i] {
-					requireReason(t, err, fault.InvalidKeyPackage)
-					require.ErrorContains(t, err, "signature")
-				}
-				data[i] ^= flip
+			data[i] ^= 0x01
+			err := validate(data, recordedNow)
+			require.Error(t, err, "%s, byte %d", payload.ID, i)
+			if inSignature[i] {
+				requireReason(t, err, fault.InvalidKeyPackage)
+				require.ErrorContains(t, err, "signature")
 			}
+			data[i] ^= 0x01
 		}
 	}
 	require.Len(t, seen, 3)

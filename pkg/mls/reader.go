@@ -60,13 +60,6 @@ func (r *reader) uint16(what string) uint16 {
 	return 0
 }
 
-func (r *reader) uint32(what string) uint32 {
-	if b := r.take(4, what); b != nil {
-		return binary.BigEndian.Uint32(b)
-	}
-	return 0
-}
-
 func (r *reader) uint64(what string) uint64 {
 	if b := r.take(8, what); b != nil {
 		return binary.BigEndian.Uint64(b)

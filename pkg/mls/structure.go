@@ -53,7 +53,7 @@ func (r *reader) leafNode() (leaf leafNode) {
 	default:
 		r.fail(sourceAt, "the leaf node source is %d, expected 1 (key package), 2 (update) or 3 (commit)", leaf.source)
 	}
-	r.extensions("leaf extension", allowedInLeaf)
+	r.extensions("leaf extensions", allowedInLeaf)
 	if r.err == nil {
 		leaf.signed = r.data[start:r.at]
 	}
@@ -78,36 +78,36 @@ func anyExtension(uint16) bool { return true }
 // is not allowed or appears twice is a failure, and so is data that is not
 // exactly what a type with a known layout holds: left-over bytes in there are
 // signed by some clients and not by others.
-func (r *reader) extensions(what string, allowed func(uint16) bool) extensionList {
-	outer := r.open(what + "s")
+func (r *reader) extensions(list string, allowed func(uint16) bool) extensionList {
+	outer := r.open(list)
 	start, count := r.at, 0
 	for ; r.more(); count++ {
 		at := r.at
-		kind := r.uint16(what)
+		kind := r.uint16("extension type")
 		if !allowed(kind) {
-			r.fail(at, "the %s type 0x%04x has no place there", what, kind)
+			r.fail(at, "the extension type 0x%04x has no place among the %s", kind, list)
 		}
-		r.extensionData(kind, what)
+		r.extensionData(kind)
 	}
 	if r.err != nil {
 		return nil
 	}
-	list := extensionList(r.data[start:r.end])
+	content := extensionList(r.data[start:r.end])
 	r.close(outer)
-	if repeatsType(list, count) {
-		r.fail(start, "two %ss have the same type", what)
+	if repeatsType(content, count) {
+		r.fail(start, "two of the %s have the same type", list)
 	}
-	return list
+	return content
 }
 
-func (r *reader) extensionData(kind uint16, what string) {
+func (r *reader) extensionData(kind uint16) {
 	switch kind {
 	case extensionApplicationID, extensionAppDataDictionary, extensionLastResort:
 	default:
-		r.vector(what)
+		r.vector("extension data")
 		return
 	}
-	outer := r.open(what)
+	outer := r.open("extension data")
 	switch kind {
 	case extensionApplicationID:
 		r.vector("application id")
@@ -115,7 +115,7 @@ func (r *reader) extensionData(kind uint16, what string) {
 		r.appDataDictionary()
 	}
 	if r.more() {
-		r.fail(r.at, "the %s of type 0x%04x has %d bytes too many", what, kind, r.end-r.at)
+		r.fail(r.at, "the data of the extension of type 0x%04x has %d bytes too many", kind, r.end-r.at)
 	}
 	r.close(outer)
 }
@@ -188,7 +188,7 @@ func (r *reader) keyPackage() (k KeyPackage) {
 	k.suite = r.cipherSuite()
 	k.initKey = r.vector("init key")
 	k.leaf = r.leafNode()
-	k.extensions = r.extensions("key package extension", anyExtension)
+	k.extensions = r.extensions("key package extensions", anyExtension)
 	if r.err == nil {
 		k.signed = r.data[start:r.at]
 	}

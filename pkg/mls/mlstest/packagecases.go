@@ -218,7 +218,7 @@ func (c *packageCases) extensions() {
 		many[i] = 0xe000 + uint16(i)
 	}
 	c.changed("46 many leaf extensions", fault.NoReason, leaf(many...))
-	c.changed("46 many leaf extensions, first one again", fault.MalformedPayload, leaf(append(many, many[0])...))
+	c.changed("46 many leaf extensions, first one again", fault.MalformedPayload, leaf(slices.Concat(many, many[:1])...))
 	c.changed("47 GREASE outer extension", fault.InvalidKeyPackage, listed(outer(0x0a0a), 0x0a0a))
 	c.changed("47 0xfafa is not GREASE", fault.NoReason, listed(outer(0xfafa), 0xfafa))
 	c.changed("47 GREASE in every capability", fault.NoReason, func(k *KeyPackage) {
