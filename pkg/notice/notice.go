@@ -16,6 +16,10 @@ type Lineage struct {
 	Timeline         int32
 }
 
+// Trace is the W3C trace context of a publish: 16 bytes of trace id, 8 of span
+// id, 1 of flags. All zero is none.
+type Trace [traceLength]byte
+
 // Notice says that an envelope was stored.
 type Notice struct {
 	Topic      topic.Topic
@@ -24,9 +28,7 @@ type Notice struct {
 	// the topic; 0 for the first. Nothing lies between the two.
 	Previous topic.SequenceID
 	Lineage  Lineage
-	// Trace is the W3C trace context of the publish: 16 bytes of trace id, 8 of
-	// span id, 1 of flags. All zero is none.
-	Trace [traceLength]byte
+	Trace    Trace
 	// Envelope is the encoded ServerEnvelope, or empty when it is longer than
 	// the publisher's inline bound; the database has it.
 	Envelope []byte
@@ -80,7 +82,7 @@ func Parse(wire []byte) (Notice, error) {
 			SystemIdentifier: int64(binary.BigEndian.Uint64(fixed[16:])),
 			Timeline:         int32(binary.BigEndian.Uint32(fixed[24:])),
 		},
-		Trace:    [traceLength]byte(fixed[28:]),
+		Trace:    Trace(fixed[28:]),
 		Envelope: fixed[fixedLength:],
 	}
 	if n.Previous < 0 || n.SequenceID <= n.Previous {

@@ -47,11 +47,14 @@ CREATE INDEX identifier_associations_active_idx
 
 -- The cluster history that the sequence belongs to. A publisher that finds
 -- itself on another one first moves the sequence on, so that no id a client may
--- have seen is ever given again (invariant I11).
+-- have seen is ever given again (invariant I11). A copy of the data directory
+-- that is put back has the old identifier and timeline, but its server started
+-- anew.
 CREATE TABLE lineage (
-    only_row          boolean NOT NULL DEFAULT true,
-    system_identifier bigint  NOT NULL,
-    timeline          integer NOT NULL,
+    only_row          boolean     NOT NULL DEFAULT true,
+    system_identifier bigint      NOT NULL,
+    timeline          integer     NOT NULL,
+    server_started    timestamptz NOT NULL,
     CONSTRAINT lineage_pkey PRIMARY KEY (only_row),
     CONSTRAINT lineage_only_row_check CHECK (only_row)
 );

@@ -1,6 +1,5 @@
 -- The whole log of an inbox in one statement, so that its last row is its
--- version (API-051). One row more than an inbox may hold tells a full log from a
--- broken one.
+-- version (API-051).
 SELECT sequence_id, message_hash, payload
 FROM envelopes
 WHERE topic = $1

@@ -1,0 +1,111 @@
+package notice
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+)
+
+// Listener is what a receiver tells. All calls come one at a time, and delay
+// what follows while they last.
+type Listener struct {
+	// Notice takes a notice in the order of arrival. The envelope may be kept; it
+	// must not change.
+	Notice func(Notice)
+	// Connected reports that notices arrive from now on (true), or that they are
+	// missed until further notice (false). It may be nil.
+	Connected func(bool)
+}
+
+var receivedMalformed = metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", "malformed")))
+
+// Pending notices of a listener that is slow; beyond these NATS drops them.
+const (
+	pendingNotices = 512 << 10
+	pendingBytes   = 128 << 20
+)
+
+// Receiver hears the notices of one backend, all shards. They may be lost,
+// repeated and reordered, and be of another lineage: what to make of them is up
+// to the listener.
+type Receiver struct {
+	cfg      Config
+	logger   *slog.Logger
+	metrics  *telemetry.Metrics
+	listener Listener
+}
+
+// NewReceiver prepares a receiver; Run connects.
+func NewReceiver(cfg Config, logger *slog.Logger, metrics *telemetry.Metrics, listener Listener) *Receiver {
+	if listener.Connected == nil {
+		listener.Connected = func(bool) {}
+	}
+	return &Receiver{cfg: cfg, logger: logger, metrics: metrics, listener: listener}
+}
+
+// Run receives until ctx ends. The bus may be away at the start and at any time
+// later. No call of the listener runs any more when Run has returned.
+func (r *Receiver) Run(ctx context.Context) error {
+	// The client calls its handlers on several goroutines; one loop calls the
+	// listener.
+	messages := make(chan *nats.Msg, 1024)
+	states := make(chan bool, 16)
+	closed := make(chan struct{})
+	report := func(up bool) {
+		select {
+		case states <- up:
+		case <-closed:
+		}
+	}
+	conn, err := connect(r.cfg, r.logger,
+		func(*nats.Conn) { report(true) },
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				r.logger.Warn("lost the bus", "error", err)
+			}
+			report(false)
+		}))
+	if err != nil {
+		close(closed)
+		return err
+	}
+	defer conn.Close()
+	defer close(closed)
+	subscription, err := conn.Subscribe(subjectPrefix(r.cfg.Identifier)+"*", func(message *nats.Msg) {
+		select {
+		case messages <- message:
+		case <-closed:
+		}
+	})
+	if err == nil {
+		err = subscription.SetPendingLimits(pendingNotices, pendingBytes)
+	}
+	if err != nil {
+		return fmt.Errorf("subscribe to commit notices: %w", err)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case up := <-states:
+			r.listener.Connected(up)
+		case message := <-messages:
+			r.hear(ctx, message.Data)
+		}
+	}
+}
+
+func (r *Receiver) hear(ctx context.Context, wire []byte) {
+	heard, err := Parse(wire)
+	if err != nil {
+		r.metrics.NoticesReceived.Add(ctx, 1, receivedMalformed)
+		return
+	}
+	r.listener.Notice(heard)
+}

@@ -1,0 +1,226 @@
+package notice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/xmtp-selfhosted/backend/pkg/envelope"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
+)
+
+// Stored is an envelope that was committed and is to be announced.
+type Stored struct {
+	Meta    envelope.Meta
+	Payload []byte
+	// Previous is as in Notice.
+	Previous topic.SequenceID
+	Lineage  Lineage
+	Trace    Trace
+}
+
+// Why a notice was not sent.
+var (
+	droppedQueue    = reason("queue_full")
+	droppedBus      = reason("disconnected")
+	droppedTooLarge = reason("too_large")
+	droppedWrite    = reason("write_failed")
+)
+
+func reason(name string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", name)))
+}
+
+// Sender announces stored envelopes. It is best effort: what the bus does not
+// take is dropped and counted, and no caller ever waits for the bus.
+type Sender struct {
+	cfg      Config
+	subjects []string
+	logger   *slog.Logger
+	metrics  *telemetry.Metrics
+	// inline is the longest envelope that fits what the server accepts now.
+	inline atomic.Int64
+
+	mu     sync.Mutex
+	queue  []Stored
+	bytes  int
+	wakeUp chan struct{}
+}
+
+// NewSender prepares a sender; Run connects.
+func NewSender(cfg Config, logger *slog.Logger, metrics *telemetry.Metrics) *Sender {
+	s := &Sender{
+		cfg:      cfg,
+		subjects: subjects(cfg.Identifier),
+		logger:   logger,
+		metrics:  metrics,
+		wakeUp:   make(chan struct{}, 1),
+	}
+	s.inline.Store(int64(cfg.InlineBytes))
+	return s
+}
+
+// Send queues notices of committed envelopes, in the order given, and returns at
+// once. The payloads must not change afterwards.
+func (s *Sender) Send(ctx context.Context, stored []Stored) {
+	s.mu.Lock()
+	accepted := 0
+	for i := range stored {
+		size := queuedSize(&stored[i])
+		if s.bytes+size > s.cfg.QueueBytes {
+			break // the newest are the ones to drop
+		}
+		s.bytes += size
+		accepted++
+	}
+	s.queue = append(s.queue, stored[:accepted]...)
+	s.mu.Unlock()
+	if dropped := len(stored) - accepted; dropped > 0 {
+		s.metrics.NoticesDropped.Add(ctx, int64(dropped), droppedQueue)
+	}
+	select {
+	case s.wakeUp <- struct{}{}:
+	default:
+	}
+}
+
+func queuedSize(stored *Stored) int { return HeaderLength + len(stored.Payload) }
+
+// Run sends until ctx ends, then what is queued is dropped. The bus may be away
+// at the start and at any time later.
+func (s *Sender) Run(ctx context.Context) error {
+	conn, err := connect(s.cfg, s.logger, s.connected)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var batch []Stored
+	var wire []byte
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wakeUp:
+		}
+		batch = s.take(batch[:0])
+		sent := 0
+		for i := range batch {
+			if ctx.Err() != nil {
+				return nil
+			}
+			wire = s.append(wire[:0], &batch[i])
+			if s.publish(ctx, conn, &batch[i], wire) {
+				sent++
+			}
+			s.release(&batch[i])
+		}
+		s.metrics.NoticesSent.Add(ctx, int64(sent))
+		clear(batch)
+	}
+}
+
+// take swaps the queue for an empty one.
+func (s *Sender) take(empty []Stored) []Stored {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.queue
+	s.queue = empty
+	return taken
+}
+
+func (s *Sender) release(stored *Stored) {
+	s.mu.Lock()
+	s.bytes -= queuedSize(stored)
+	s.mu.Unlock()
+}
+
+func (s *Sender) append(wire []byte, stored *Stored) []byte {
+	wire = Append(wire, &Notice{
+		Topic:      stored.Meta.Topic,
+		SequenceID: stored.Meta.SequenceID,
+		Previous:   stored.Previous,
+		Lineage:    stored.Lineage,
+		Trace:      stored.Trace,
+	})
+	if envelope.ServerSize(&stored.Meta, stored.Payload) > int(s.inline.Load()) {
+		return wire
+	}
+	return envelope.AppendServer(wire, &stored.Meta, stored.Payload)
+}
+
+func (s *Sender) publish(ctx context.Context, conn *nats.Conn, stored *Stored, wire []byte) bool {
+	err := conn.Publish(s.subjects[shardOf(stored.Meta.Topic)], wire)
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting):
+		s.metrics.NoticesDropped.Add(ctx, 1, droppedBus)
+	case errors.Is(err, nats.ErrMaxPayload):
+		s.metrics.NoticesDropped.Add(ctx, 1, droppedTooLarge)
+	default:
+		s.metrics.NoticesDropped.Add(ctx, 1, droppedWrite)
+		// A write that was cut off leaves half a message on the connection.
+		_ = conn.ForceReconnect()
+	}
+	return false
+}
+
+// connected looks at what the server accepts: a notice whose envelope does not
+// fit goes without it.
+func (s *Sender) connected(conn *nats.Conn) {
+	inline, limit := int64(s.cfg.InlineBytes), conn.MaxPayload()
+	if inline+HeaderLength > limit {
+		s.logger.Warn("the bus takes shorter messages than a notice with its envelope may need, so notices go without envelopes",
+			"max_payload", limit, "inline_bytes", inline)
+		inline = 0
+	}
+	s.inline.Store(inline)
+}
+
+// connect returns at once; the connection is made and kept in the background.
+func connect(cfg Config, logger *slog.Logger, up func(*nats.Conn), more ...nats.Option) (*nats.Conn, error) {
+	options := append([]nats.Option{
+		nats.Name("xmtp-backend"),
+		nats.Timeout(cfg.ConnectTimeout),
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(cfg.ReconnectWait),
+		nats.ReconnectJitter(cfg.ReconnectWait/2, cfg.ReconnectWait/2),
+		nats.ReconnectBufSize(-1), // what cannot be sent now is dropped: the sweep is faster than a replay
+		nats.FlusherTimeout(cfg.WriteTimeout),
+		nats.PingInterval(5 * cfg.WriteTimeout),
+		nats.MaxPingsOutstanding(2),
+		nats.ConnectHandler(func(conn *nats.Conn) {
+			logger.Info("connected to the bus")
+			up(conn)
+		}),
+		nats.ReconnectHandler(func(conn *nats.Conn) {
+			logger.Info("connected to the bus again")
+			up(conn)
+		}),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				logger.Warn("lost the bus", "error", err)
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			logger.Warn("the bus reported a problem", "error", err)
+		}),
+	}, more...)
+	conn, err := nats.Connect(cfg.URL.Reveal(), options...)
+	if err != nil {
+		// Only options that cannot work end up here; the text may hold the URL.
+		return nil, fmt.Errorf("connect to the bus: %w", errBadOptions)
+	}
+	return conn, nil
+}
+
+var errBadOptions = errors.New("the NATS URL or its credentials cannot be used")

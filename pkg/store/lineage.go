@@ -1,0 +1,126 @@
+package store
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+)
+
+//go:embed sql/lineage_server.sql
+var lineageServerSQL string
+
+//go:embed sql/lineage_recorded.sql
+var lineageRecordedSQL string
+
+//go:embed sql/lineage_record.sql
+var lineageRecordSQL string
+
+//go:embed sql/lineage_jump.sql
+var lineageJumpSQL string
+
+// Lineage is the history of a cluster that sequence ids belong to.
+type Lineage struct {
+	SystemIdentifier int64
+	Timeline         int32
+}
+
+// The distance that the sequence is moved on: at least leastJump, and for each
+// second since the last write that the server remembers, jumpPerSecond, several
+// times what one primary can store. So ids given out after a backup was taken
+// stay below, however old the backup is. At this rate the sequence lasts three
+// million years.
+const (
+	leastJump     = 1_000_000
+	jumpPerSecond = 100_000
+)
+
+// sqlNotInPrerequisiteState is what a standby answers to questions about the
+// WAL that it writes.
+const sqlNotInPrerequisiteState = "55000"
+
+// incarnation is a lineage and the start of its server. The start matters since
+// a copy of the data directory that is put back keeps identifier and timeline.
+type incarnation struct {
+	Lineage
+	started time.Time
+}
+
+// lineageKey is where a connection keeps its lineage.
+const lineageKey = "xmtp-lineage"
+
+// lineageOf returns the lineage of a connection, which is checked before its
+// first publish. If the server is not the one that the sequence was last used
+// on, the sequence is moved on, so that no id that a client may have seen is
+// given again (invariant I11).
+func (p *Publisher) lineageOf(ctx context.Context, conn *pgx.Conn) (Lineage, error) {
+	if lineage, ok := conn.PgConn().CustomData()[lineageKey].(Lineage); ok {
+		return lineage, nil
+	}
+	var server incarnation
+	// pg_control_checkpoint would show the old timeline for a while after a promotion.
+	err := conn.QueryRow(ctx, lineageServerSQL).Scan(&server.SystemIdentifier, &server.Timeline, &server.started)
+	if isSQLState(err, sqlNotInPrerequisiteState) {
+		return Lineage{}, fault.Wrap(fault.Unavailable, err, "the database is a standby, expected the primary")
+	}
+	if err != nil {
+		return Lineage{}, err
+	}
+	recorded, err := readLineage(ctx, conn)
+	if err != nil {
+		return Lineage{}, err
+	}
+	if !recorded.equal(server) {
+		if err := p.moveOn(ctx, conn, server); err != nil {
+			return Lineage{}, err
+		}
+	}
+	conn.PgConn().CustomData()[lineageKey] = server.Lineage
+	return server.Lineage, nil
+}
+
+func (i incarnation) equal(other incarnation) bool {
+	return i.Lineage == other.Lineage && i.started.Equal(other.started)
+}
+
+// readLineage returns the zero value when none is recorded.
+func readLineage(ctx context.Context, conn *pgx.Conn) (incarnation, error) {
+	var recorded incarnation
+	err := conn.QueryRow(ctx, lineageRecordedSQL).Scan(&recorded.SystemIdentifier, &recorded.Timeline, &recorded.started)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return incarnation{}, nil
+	}
+	return recorded, err
+}
+
+// moveOn advances the sequence once, whoever finds the change first.
+func (p *Publisher) moveOn(ctx context.Context, conn *pgx.Conn, server incarnation) error {
+	moved := false
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		// Others wait here and then find the work done.
+		if _, err := tx.Exec(ctx, "LOCK TABLE lineage IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+			return err
+		}
+		recorded, err := readLineage(ctx, conn)
+		if err != nil || recorded.equal(server) {
+			return err
+		}
+		// A database without a record has given out no ids.
+		if recorded != (incarnation{}) {
+			moved = true
+			if _, err := tx.Exec(ctx, lineageJumpSQL, leastJump, jumpPerSecond, recorded.started); err != nil {
+				return err
+			}
+		}
+		_, err = tx.Exec(ctx, lineageRecordSQL, server.SystemIdentifier, server.Timeline, server.started)
+		return err
+	})
+	if err == nil && moved && p.changed != nil {
+		p.changed(ctx)
+	}
+	return err
+}

@@ -1,0 +1,1 @@
+SELECT system_identifier, timeline, server_started FROM lineage
