@@ -159,8 +159,14 @@ func (p *InstancePool) compare(seen Instance) error {
 	if p.same(seen) {
 		return nil
 	}
-	p.changed = &InstanceChanged{Pinned: p.base.Instance, Seen: seen}
-	return refusal(p.changed)
+	return p.lost(&InstanceChanged{Pinned: p.base.Instance, Seen: seen})
+}
+
+// lost ends the pin: what other connections still lead to may be the instance
+// before, and one pool never reads from two.
+func (p *InstancePool) lost(changed *InstanceChanged) error {
+	p.changed = changed
+	return refusal(changed)
 }
 
 // same compares with the pin. On one run of a server the timeline only rises; a
@@ -185,9 +191,9 @@ func (p *InstancePool) admit(ctx context.Context, conn *pgx.Conn) error {
 	case !p.pinned:
 		return errNotPinned
 	case !p.same(seen):
-		return refusal(&InstanceChanged{Pinned: p.base.Instance, Seen: seen})
+		return p.lost(&InstanceChanged{Pinned: p.base.Instance, Seen: seen})
 	case xmin < p.high:
-		return refusal(&InstanceChanged{Pinned: p.base.Instance, Seen: seen, WentBack: true})
+		return p.lost(&InstanceChanged{Pinned: p.base.Instance, Seen: seen, WentBack: true})
 	}
 	return nil
 }

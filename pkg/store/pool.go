@@ -141,6 +141,12 @@ func classify(err error, doing string) error {
 	if errors.As(err, &classified) {
 		return err
 	}
+	var connect *pgconn.ConnectError
+	// Whatever the server says, also that a database or a role does not exist yet,
+	// and also that it took longer than the time for one connection.
+	if errors.As(err, &connect) && !errors.Is(err, context.Canceled) {
+		return fault.Wrap(fault.Unavailable, err, "the database is not reachable")
+	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -170,8 +176,7 @@ func classifyServer(server *pgconn.PgError, err error, doing string) error {
 }
 
 func isConnectionLoss(err error) bool {
-	var connect *pgconn.ConnectError
-	return errors.As(err, &connect) || pgconn.SafeToRetry(err) || pgconn.Timeout(err) || errors.Is(err, net.ErrClosed) ||
+	return pgconn.SafeToRetry(err) || pgconn.Timeout(err) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 

@@ -71,18 +71,23 @@ const (
 	answerGrace = time.Second
 )
 
-// read runs one read-only statement, again when the replay of a standby
-// cancelled it: that is no lost connection. An answer that does not come is
-// Unavailable.
+// read runs one read-only statement; reset forgets the rows of a run that did
+// not finish. An answer that does not come is Unavailable.
 func (p *Pool) read(ctx context.Context, s statement, params [][]byte, reset func(), each func(values [][]byte) error) error {
-	doing := "read " + s.name
-	var err error
-	for range recoveryRetries {
+	return p.repeatedly(ctx, func() error {
 		reset()
-		err = p.with(ctx, doing, func(conn *pgxpool.Conn) error {
+		return p.with(ctx, "read "+s.name, func(conn *pgxpool.Conn) error {
 			return p.answered(ctx, func(ctx context.Context) error { return s.run(ctx, conn, params, each) })
 		})
-		if !isSQLState(err, sqlSerializationFailure) || ctx.Err() != nil {
+	})
+}
+
+// repeatedly runs a read again when the replay of a standby cancelled it: that
+// is no lost connection.
+func (p *Pool) repeatedly(ctx context.Context, run func() error) error {
+	var err error
+	for range recoveryRetries {
+		if err = run(); !isSQLState(err, sqlSerializationFailure) || ctx.Err() != nil {
 			break
 		}
 	}
