@@ -1,36 +1,80 @@
 package rpc
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
-	"strings"
-	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
 
-// healthService is called every few seconds by every probe and balancer.
-const healthService = "/grpc.health.v1.Health/"
-
-// Chain is the interceptors of every server, outermost first.
+// Chain is the interceptors of every role's server, outermost first.
 func Chain(logger *slog.Logger, metrics *telemetry.Metrics) []grpc.StreamServerInterceptor {
+	return append([]grpc.StreamServerInterceptor{
+		NewObserver(logger, metrics).intercept, // sees the final status of every call
+		pushback,                               // tells the gateway whether to repeat
+	}, inner(logger)...)
+}
+
+// publicChain is Chain for the server that meets clients: it tells nobody to
+// repeat.
+func publicChain(logger *slog.Logger, metrics *telemetry.Metrics) []grpc.StreamServerInterceptor {
+	return append([]grpc.StreamServerInterceptor{NewObserver(logger, metrics).intercept}, inner(logger)...)
+}
+
+func inner(logger *slog.Logger) []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
-		observe(logger, metrics), // sees the final status of every call
-		statuses,                 // turns faults into statuses
+		statuses, // turns faults into statuses
 		recovery.StreamServerInterceptor( // innermost, so that a panic is a fault like any other
-			recovery.WithRecoveryHandler(func(p any) error {
-				logger.Error("a handler panicked", "panic", p, "stack", string(debug.Stack()))
-				return fault.Errorf(fault.Broken, "internal error")
-			})),
+			recovery.WithRecoveryHandler(func(p any) error { return Recovered(logger, p) })),
 	}
+}
+
+// Recovered logs a panic of a handler and returns the fault that its caller
+// gets. Only the runtime's own panics are logged by their text: any other value
+// may hold what a client sent.
+func Recovered(logger *slog.Logger, p any) error {
+	text := fmt.Sprintf("a %T", p)
+	if known, ok := p.(runtime.Error); ok {
+		text = known.Error()
+	}
+	logger.Error("a handler panicked", "panic", text, "stack", string(debug.Stack()))
+	return fault.Errorf(fault.Broken, "internal error")
+}
+
+// Pushback is the trailer by which a role tells the gateway what an UNAVAILABLE
+// of its own means. The gateway never forwards it.
+const Pushback = "grpc-retry-pushback-ms"
+
+// The values of Pushback.
+const (
+	// PushbackNever marks a dependency that is away: another instance of the
+	// role would answer the same.
+	PushbackNever = "-1"
+	// PushbackNow marks an instance that shuts down: another can do the work.
+	PushbackNow = "0"
+)
+
+func pushback(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	err := handle(server, stream)
+	if err == nil || Status(err).Code() != codes.Unavailable {
+		return err
+	}
+	value := PushbackNever
+	if errors.Is(err, errDraining) {
+		value = PushbackNow
+	}
+	stream.SetTrailer(metadata.Pairs(Pushback, value))
+	return err
 }
 
 func statuses(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
@@ -49,65 +93,3 @@ func (e *statusError) Unwrap() error { return e.cause }
 
 // GRPCStatus is what the client reads.
 func (e *statusError) GRPCStatus() *status.Status { return Status(e.cause) }
-
-// observe counts and times every call, and writes one line for each that failed
-// on our side. Health calls are counted but not logged.
-func observe(logger *slog.Logger, metrics *telemetry.Metrics) grpc.StreamServerInterceptor {
-	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		ctx := stream.Context()
-		service, method, _ := strings.Cut(strings.TrimPrefix(info.FullMethod, "/"), "/")
-		call := metric.WithAttributeSet(attribute.NewSet(
-			attribute.String("grpc_service", service), attribute.String("grpc_method", method), attribute.String("grpc_type", typeOf(info))))
-		metrics.RPCStarted.Add(ctx, 1, call)
-		metrics.RPCInFlight.Add(ctx, 1, call)
-		begun := time.Now()
-		err := handle(server, stream)
-		took := time.Since(begun)
-		metrics.RPCInFlight.Add(ctx, -1, call)
-		metrics.RPCDuration.Record(ctx, took.Seconds(), call)
-		code := codes.OK
-		if err != nil {
-			code = Status(err).Code()
-		}
-		metrics.RPCHandled.Add(ctx, 1, call, metric.WithAttributes(attribute.String("grpc_code", code.String())))
-		if !strings.HasPrefix(info.FullMethod, healthService) {
-			logger.LogAttrs(ctx, levelOf(code), "call", slog.String("method", info.FullMethod),
-				slog.String("code", code.String()), slog.Duration("took", took), slog.Any("cause", causeOf(err, code)))
-		}
-		return err
-	}
-}
-
-func typeOf(info *grpc.StreamServerInfo) string {
-	switch {
-	case info.IsClientStream && info.IsServerStream:
-		return "bidi_stream"
-	case info.IsServerStream:
-		return "server_stream"
-	case info.IsClientStream:
-		return "client_stream"
-	default:
-		return "unary"
-	}
-}
-
-// levelOf keeps what a client did wrong at debug level: it is the client's to
-// read, and its text may quote the client's input.
-func levelOf(code codes.Code) slog.Level {
-	switch code {
-	case codes.Internal, codes.Unknown, codes.DataLoss:
-		return slog.LevelError
-	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
-		return slog.LevelWarn
-	default:
-		return slog.LevelDebug
-	}
-}
-
-// causeOf is what a log may show of an error: nothing of what a client sent.
-func causeOf(err error, code codes.Code) any {
-	if err == nil || levelOf(code) == slog.LevelDebug {
-		return nil
-	}
-	return err.Error()
-}

@@ -28,6 +28,16 @@ func (f *Frame) Take() []byte {
 	return taken
 }
 
+// Free releases a frame that is neither taken nor sent.
+func (f *Frame) Free() {
+	f.Data.Free()
+	f.Data = nil
+}
+
+// Shared is a frame that can be sent more than once: sending does not give it
+// away, so its owner frees it in the end.
+type Shared struct{ Frame *Frame }
+
 // Codec passes frames through and marshals anything else as protobuf (health,
 // reflection). It goes by the name "proto", so peers see an ordinary service.
 type Codec struct{}
@@ -40,6 +50,9 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch message := v.(type) {
 	case *Frame:
 		return message.Data, nil
+	case Shared:
+		message.Frame.Data.Ref()
+		return message.Frame.Data, nil
 	case proto.Message:
 		encoded, err := proto.Marshal(message)
 		return mem.BufferSlice{mem.SliceBuffer(encoded)}, err

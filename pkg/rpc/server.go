@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
@@ -38,12 +40,15 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Method is one RPC of a role. Exactly one of Unary and Stream is set. The
-// handlers see raw bytes, and answer with errors that Status understands.
+// Method is one RPC of a role. Exactly one of Unary, Stream and Forward is
+// set. The handlers see raw bytes, and answer with errors that Status understands.
 type Method struct {
 	Name   string
 	Unary  func(ctx context.Context, request []byte) (*Frame, error)
 	Stream func(stream grpc.ServerStream) error
+	// Forward is a Unary that takes the frame as it was received: it must be
+	// taken, sent or freed. It replaces Unary.
+	Forward func(ctx context.Context, request *Frame) (*Frame, error)
 	// ClientStreams is for a bidirectional Stream.
 	ClientStreams bool
 }
@@ -54,6 +59,15 @@ type Service struct {
 	Methods []Method
 }
 
+// Limits of every role's server, and of the gateway's connections to it.
+const (
+	// maxHeaderBytes leaves room for any header that the public port accepts.
+	maxHeaderBytes = 64 << 10
+	// keepaliveTime is how long a connection to a role is quiet before its peer
+	// is asked whether it is still there.
+	keepaliveTime = 10 * time.Second
+)
+
 // Server serves a role's methods with health and a bounded shutdown.
 type Server struct {
 	config   Config
@@ -61,6 +75,7 @@ type Server struct {
 	health   *health.Server
 	names    []string
 	draining atomic.Bool
+	maxBytes int
 	// streams is cancelled when the drain begins: long streams end at once.
 	streams    context.Context
 	endStreams context.CancelCauseFunc
@@ -70,8 +85,14 @@ type Server struct {
 type ServerDeps struct {
 	Metrics *telemetry.Metrics
 	Logger  *slog.Logger
-	// MaxRequestBytes is the longest message accepted on the wire.
+	// MaxRequestBytes is the longest message accepted on the wire; a longer one
+	// is OUT_OF_RANGE.
 	MaxRequestBytes int
+	// Public is for the gateway's server, whose callers are clients.
+	Public bool
+	// Unknown answers the calls of methods that are not registered; without it
+	// they get grpc-go's UNIMPLEMENTED. Its error becomes the status.
+	Unknown func(fullMethod string) error
 	// Options are further server options, such as a stats handler.
 	Options []grpc.ServerOption
 }
@@ -81,19 +102,30 @@ var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 // NewServer prepares a server; nothing listens yet. Health is NOT_SERVING until
 // SetServing.
 func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
-	s := &Server{config: config, health: health.NewServer()}
+	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes}
 	s.streams, s.endStreams = context.WithCancelCause(context.Background())
+	chain := Chain(deps.Logger, deps.Metrics)
+	if deps.Public {
+		chain = publicChain(deps.Logger, deps.Metrics)
+	}
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(Codec{}),
-		grpc.MaxRecvMsgSize(deps.MaxRequestBytes),
+		grpc.MaxRecvMsgSize(receiveCeiling(deps.MaxRequestBytes)),
 		grpc.MaxSendMsgSize(1 << 30), // a role's own response check comes first
-		grpc.ChainStreamInterceptor(Chain(deps.Logger, deps.Metrics)...),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ChainStreamInterceptor(chain...),
 		grpc.WaitForHandlers(true),
+		// The gateway asks often, so that a broken path is found in seconds.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * keepaliveTime, Timeout: keepaliveTime}),
 	}, deps.Options...)
+	if deps.Unknown != nil {
+		options = append(options, grpc.UnknownServiceHandler(unknown(deps.Unknown)))
+	}
 	s.grpc = grpc.NewServer(options...)
 	s.names = []string{""}
 	for _, service := range services {
-		s.register(service)
+		s.register(service, chain)
 		s.names = append(s.names, service.Name)
 	}
 	healthv1.RegisterHealthServer(s.grpc, s.health)
@@ -101,14 +133,36 @@ func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
 	return s
 }
 
+// receiveCeiling is what grpc-go may receive. grpc-go puts its own status on the
+// wire before the handler sees the error, and for a long message that is the
+// wrong one; so it takes more than the limit, and the length is checked here.
+func receiveCeiling(maxRequestBytes int) int { return 2*maxRequestBytes + 1<<20 }
+
+// unknown answers after the fact: nothing is read of the request.
+func unknown(answer func(string) error) grpc.StreamHandler {
+	return func(_ any, stream grpc.ServerStream) error {
+		name, _ := grpc.Method(stream.Context())
+		return answer(name)
+	}
+}
+
 // register describes the service to grpc-go. Unary methods are streams there,
-// too: only a stream handler sees the error of a message that is too long.
-func (s *Server) register(service Service) {
+// too, since only the handler of a stream receives its message itself; but
+// grpc-go leaves its stream interceptors out for them, so they get the chain here.
+func (s *Server) register(service Service, chain []grpc.StreamServerInterceptor) {
 	desc := grpc.ServiceDesc{ServiceName: service.Name, HandlerType: (*any)(nil)}
 	for _, method := range service.Methods {
-		handler := s.unary(method.Unary)
-		if method.Stream != nil {
+		var handler grpc.StreamHandler
+		switch {
+		case method.Stream != nil:
 			handler = s.stream(method.Stream)
+		case method.Forward != nil:
+			handler = s.unary(method.Forward)
+		default:
+			handler = s.unary(func(ctx context.Context, request *Frame) (*Frame, error) { return method.Unary(ctx, request.Take()) })
+		}
+		if method.Stream == nil {
+			handler = chained(chain, &grpc.StreamServerInfo{FullMethod: "/" + service.Name + "/" + method.Name}, handler)
 		}
 		desc.Streams = append(desc.Streams, grpc.StreamDesc{
 			StreamName:    method.Name,
@@ -117,24 +171,51 @@ func (s *Server) register(service Service) {
 			ClientStreams: method.ClientStreams,
 		})
 	}
-	s.grpc.RegisterService(&desc, nil)
+	s.grpc.RegisterService(&desc, s)
 }
 
-func (s *Server) unary(handle func(context.Context, []byte) (*Frame, error)) grpc.StreamHandler {
+// chained is the handler inside the interceptors.
+func chained(chain []grpc.StreamServerInterceptor, info *grpc.StreamServerInfo, handler grpc.StreamHandler) grpc.StreamHandler {
+	for _, interceptor := range slices.Backward(chain) {
+		inner := handler
+		handler = func(server any, stream grpc.ServerStream) error { return interceptor(server, stream, info, inner) }
+	}
+	return handler
+}
+
+func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error)) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error {
 		if s.draining.Load() {
 			return errDraining
 		}
-		var request Frame
-		if err := stream.RecvMsg(&request); err != nil {
-			return ReceiveError(err)
+		request := &Frame{}
+		if err := s.receive(stream, request); err != nil {
+			return err
 		}
-		response, err := handle(stream.Context(), request.Take())
+		response, err := handle(stream.Context(), request)
 		if err != nil {
 			return err
 		}
 		return stream.SendMsg(response)
 	}
+}
+
+// receive takes one message that is not longer than the limit.
+func (s *Server) receive(stream grpc.ServerStream, m any) error {
+	if err := stream.RecvMsg(m); err != nil {
+		return ReceiveError(err)
+	}
+	if frame, ok := m.(*Frame); ok && frame.Data.Len() > s.maxBytes {
+		length := frame.Data.Len()
+		frame.Free()
+		return TooLong(length, s.maxBytes)
+	}
+	return nil
+}
+
+// TooLong is the fault of a request that is longer on the wire than the limit.
+func TooLong(length, limit int) error {
+	return fault.Errorf(fault.TooLong, "the request is %d bytes long, expected at most %d", length, limit)
 }
 
 func (s *Server) stream(handle func(grpc.ServerStream) error) grpc.StreamHandler {
@@ -145,21 +226,25 @@ func (s *Server) stream(handle func(grpc.ServerStream) error) grpc.StreamHandler
 		ctx, cancel := context.WithCancelCause(stream.Context())
 		defer cancel(nil)
 		defer context.AfterFunc(s.streams, func() { cancel(context.Cause(s.streams)) })()
-		err := handle(&contextStream{ServerStream: stream, ctx: ctx})
-		if cause := context.Cause(ctx); errors.Is(cause, errDraining) {
+		err := handle(&roleStream{ServerStream: stream, server: s, ctx: ctx})
+		if errors.Is(context.Cause(ctx), errDraining) {
 			return errDraining
 		}
 		return err
 	}
 }
 
-// contextStream is a stream whose context also ends when the server drains.
-type contextStream struct {
+// roleStream is a stream whose context also ends when the server drains, and
+// whose messages are bounded.
+type roleStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	server *Server
+	ctx    context.Context
 }
 
-func (s *contextStream) Context() context.Context { return s.ctx }
+func (s *roleStream) Context() context.Context { return s.ctx }
+
+func (s *roleStream) RecvMsg(m any) error { return s.server.receive(s.ServerStream, m) }
 
 // ReceiveError turns grpc-go's refusal of a long message into the specified
 // one: OUT_OF_RANGE for the length on the wire, RESOURCE_EXHAUSTED for what a
@@ -186,22 +271,41 @@ func (s *Server) SetServing(serving bool) {
 	}
 }
 
+// Draining is the fault of a call that meets a server which shuts down.
+func Draining() error { return errDraining }
+
+// Health is the standard health service of this server, for gateways that serve
+// it in other protocols, too.
+func (s *Server) Health() healthv1.HealthServer { return s.health }
+
+// RegisterOn lets f add services that grpc-go itself knows how to serve, such
+// as reflection. It must be called before Serve.
+func (s *Server) RegisterOn(f func(*grpc.Server)) { f(s.grpc) }
+
 // Serve accepts calls until ctx ends, then drains: health NOT_SERVING, new
 // calls and open streams UNAVAILABLE at once, unary calls within DrainTimeout.
-// It returns when no handler runs any more, at most StopTimeout later.
+// It returns when no handler runs any more, or with an error when one is still
+// running StopTimeout after that.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(listener) }()
 	select {
 	case err := <-served:
+		s.drain()
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	s.drain()
-	return <-served
+	if !s.drain() {
+		return fmt.Errorf("handlers are still running %v after the drain time of %v", s.config.StopTimeout, s.config.DrainTimeout)
+	}
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
 }
 
-func (s *Server) drain() {
+// drain reports whether all handlers have returned.
+func (s *Server) drain() bool {
 	s.draining.Store(true)
 	s.health.Shutdown()
 	s.endStreams(errDraining)
@@ -210,10 +314,25 @@ func (s *Server) drain() {
 		s.grpc.GracefulStop()
 		close(drained)
 	}()
-	select {
-	case <-drained:
-	case <-time.After(s.config.DrainTimeout):
+	if within(drained, s.config.DrainTimeout) {
+		return true
+	}
+	stopped := make(chan struct{})
+	go func() { // Stop also waits for the handlers
 		s.grpc.Stop()
 		<-drained
+		close(stopped)
+	}()
+	return within(stopped, s.config.StopTimeout)
+}
+
+func within(done <-chan struct{}, timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
 	}
 }

@@ -1,6 +1,8 @@
 package rpc
 
 import (
+	"strings"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
@@ -34,13 +36,16 @@ func Status(err error) *status.Status {
 		return passed.GRPCStatus()
 	}
 	failure := fault.Of(err)
-	plain := status.New(codeOf[failure.Kind], failure.Text())
+	// Text that quotes a client's input must still be UTF-8, or the detail could
+	// not be encoded.
+	text := strings.ToValidUTF8(failure.Text(), "\uFFFD")
+	plain := status.New(codeOf[failure.Kind], text)
 	if failure.Kind != fault.Invalid || failure.Reason == fault.NoReason {
 		return plain
 	}
 	detail := &backendv1.PublishError{
 		Reason:  backendv1.PublishError_Reason(failure.Reason),
-		Message: failure.Text(),
+		Message: text,
 	}
 	if failure.Index >= 0 {
 		index := uint32(failure.Index)

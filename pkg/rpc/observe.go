@@ -1,0 +1,138 @@
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+)
+
+// healthService is called every few seconds by every probe and balancer.
+const healthService = "/grpc.health.v1.Health/"
+
+// UnknownMethod is the name under which calls of methods that do not exist are
+// counted: the name that the caller chose would be a label of its own each time.
+const UnknownMethod = "/unknown/unknown"
+
+// Observer counts and times calls, and writes one line for each that failed on
+// our side. It is safe for concurrent use.
+type Observer struct {
+	logger  *slog.Logger
+	metrics *telemetry.Metrics
+	// methods keeps the attributes of each method: building them anew costs
+	// more than the rest of a cheap call.
+	methods sync.Map
+}
+
+// NewObserver makes an observer of the process's calls.
+func NewObserver(logger *slog.Logger, metrics *telemetry.Metrics) *Observer {
+	return &Observer{logger: logger, metrics: metrics}
+}
+
+type methodKey struct{ name, kind string }
+
+// measured is the attributes of one method, and of its calls that ended well.
+type measured struct{ call, ok metric.MeasurementOption }
+
+// Begin counts the start of a call of a method that exists (or UnknownMethod),
+// whose kind is unary, server_stream, client_stream or bidi_stream. The caller
+// runs the returned function once, with the result of the call.
+func (o *Observer) Begin(ctx context.Context, fullMethod, kind string) func(error) {
+	attributes := o.attributesOf(fullMethod, kind)
+	o.metrics.RPCStarted.Add(ctx, 1, attributes.call)
+	o.metrics.RPCInFlight.Add(ctx, 1, attributes.call)
+	begun := time.Now()
+	return func(err error) {
+		took := time.Since(begun)
+		o.metrics.RPCInFlight.Add(ctx, -1, attributes.call)
+		o.metrics.RPCDuration.Record(ctx, took.Seconds(), attributes.call)
+		if err == nil {
+			o.metrics.RPCHandled.Add(ctx, 1, attributes.ok)
+			o.log(ctx, fullMethod, codes.OK, took, nil)
+			return
+		}
+		code := Status(err).Code()
+		o.metrics.RPCHandled.Add(ctx, 1, attributes.call, metric.WithAttributes(attribute.String("grpc_code", code.String())))
+		o.log(ctx, fullMethod, code, took, err)
+	}
+}
+
+func (o *Observer) log(ctx context.Context, fullMethod string, code codes.Code, took time.Duration, err error) {
+	level := levelOf(code)
+	if strings.HasPrefix(fullMethod, healthService) || !o.logger.Enabled(ctx, level) {
+		return
+	}
+	o.logger.LogAttrs(ctx, level, "call", slog.String("method", fullMethod),
+		slog.String("code", code.String()), slog.Duration("took", took), slog.Any("cause", causeOf(err, code)))
+}
+
+func (o *Observer) attributesOf(fullMethod, kind string) measured {
+	key := methodKey{fullMethod, kind}
+	if known, ok := o.methods.Load(key); ok {
+		return known.(measured)
+	}
+	service, method, _ := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
+	labels := []attribute.KeyValue{
+		attribute.String("grpc_service", service), attribute.String("grpc_method", method), attribute.String("grpc_type", kind),
+	}
+	made := measured{
+		call: metric.WithAttributeSet(attribute.NewSet(labels...)),
+		ok:   metric.WithAttributeSet(attribute.NewSet(append(labels, attribute.String("grpc_code", codes.OK.String()))...)),
+	}
+	o.methods.Store(key, made)
+	return made
+}
+
+// intercept observes every call of a grpc-go server.
+func (o *Observer) intercept(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	name := info.FullMethod
+	if server == nil { // the handler of unknown methods has no service
+		name = UnknownMethod
+	}
+	end := o.Begin(stream.Context(), name, typeOf(info))
+	err := handle(server, stream)
+	end(err)
+	return err
+}
+
+func typeOf(info *grpc.StreamServerInfo) string {
+	switch {
+	case info.IsClientStream && info.IsServerStream:
+		return "bidi_stream"
+	case info.IsServerStream:
+		return "server_stream"
+	case info.IsClientStream:
+		return "client_stream"
+	default:
+		return "unary"
+	}
+}
+
+// levelOf keeps what a client did wrong at debug level: it is the client's to
+// read, and its text may quote the client's input.
+func levelOf(code codes.Code) slog.Level {
+	switch code {
+	case codes.Internal, codes.Unknown, codes.DataLoss:
+		return slog.LevelError
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
+		return slog.LevelWarn
+	default:
+		return slog.LevelDebug
+	}
+}
+
+// causeOf is what a log may show of an error: nothing of what a client sent.
+func causeOf(err error, code codes.Code) any {
+	if err == nil || levelOf(code) == slog.LevelDebug {
+		return nil
+	}
+	return err.Error()
+}

@@ -1,0 +1,104 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
+)
+
+// Config is everything that a gateway is told at its start.
+type Config struct {
+	// Listen is the public address, for every protocol.
+	Listen string `env:"GATEWAY_LISTEN" envDefault:":5050"`
+	// Each endpoint is a gRPC target or a comma-separated list of host:port.
+	PublisherEndpoint string `env:"PUBLISHER_ENDPOINT,required,notEmpty"`
+	ReaderEndpoint    string `env:"READER_ENDPOINT,required,notEmpty"`
+	StreamerEndpoint  string `env:"STREAMER_ENDPOINT,required,notEmpty"`
+
+	Published PublishedConfig
+	Limits    limit.Config
+	Retention limit.Retention
+	RPC       rpc.Config
+	Forward   forward.Config
+	Front     FrontConfig
+}
+
+// FrontConfig is how the public port meets its clients.
+type FrontConfig struct {
+	// HTTP2 is auto: native gRPC on grpc-go's transport, the rest on net/http; or
+	// http: everything on net/http, for proxies that mix both on a connection.
+	HTTP2 string `env:"GATEWAY_HTTP2" envDefault:"auto"`
+	// TLSCertFile and TLSKeyFile are PEM files; with both, the port is HTTPS.
+	TLSCertFile string `env:"TLS_CERT_FILE"`
+	TLSKeyFile  string `env:"TLS_KEY_FILE"`
+	// CORSOrigins are the pages that may call: "*" or origins such as
+	// https://app.example.org, which may hold one * each.
+	CORSOrigins []string `env:"CORS_ORIGINS" envDefault:"*"`
+	// Reflection tells clients such as grpcurl what methods there are.
+	Reflection bool `env:"REFLECTION" envDefault:"true"`
+	// Console serves a small page for people on /.
+	Console bool `env:"CONSOLE" envDefault:"false"`
+	// HeaderTimeout is how long a client may take for the headers of a request.
+	HeaderTimeout time.Duration `env:"GATEWAY_HEADER_TIMEOUT" envDefault:"10s"`
+	// MaxHeaderBytes bounds the headers of one request.
+	MaxHeaderBytes int `env:"GATEWAY_MAX_HEADER_BYTES" envDefault:"16384"`
+	// IdleTimeout is how long a connection without calls is kept.
+	IdleTimeout time.Duration `env:"GATEWAY_IDLE_TIMEOUT" envDefault:"5m"`
+	// MaxConnections bounds the open connections; more wait to be accepted.
+	MaxConnections int `env:"GATEWAY_MAX_CONNECTIONS" envDefault:"100000"`
+}
+
+// The values of FrontConfig.HTTP2.
+const (
+	HTTP2Auto = "auto"
+	HTTP2HTTP = "http"
+)
+
+// Validate names each variable that is out of range.
+func (c FrontConfig) Validate() error {
+	var errs []error
+	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.HTTP2 != HTTP2Auto && c.HTTP2 != HTTP2HTTP {
+		refuse("XMTP_GATEWAY_HTTP2 is %q, expected %q or %q", c.HTTP2, HTTP2Auto, HTTP2HTTP)
+	}
+	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
+		refuse("XMTP_TLS_CERT_FILE and XMTP_TLS_KEY_FILE: expected both or none")
+	}
+	for _, origin := range c.CORSOrigins {
+		if origin != "*" && !strings.Contains(origin, "://") {
+			refuse("XMTP_CORS_ORIGINS holds %q, expected * or an origin such as https://app.example.org", origin)
+		}
+	}
+	for name, timeout := range map[string]time.Duration{"HEADER": c.HeaderTimeout, "IDLE": c.IdleTimeout} {
+		if timeout <= 0 {
+			refuse("XMTP_GATEWAY_%s_TIMEOUT is %v, expected more than 0s", name, timeout)
+		}
+	}
+	if c.MaxHeaderBytes < 1024 || c.MaxHeaderBytes > 48<<10 {
+		refuse("XMTP_GATEWAY_MAX_HEADER_BYTES is %d, expected between 1024 and %d", c.MaxHeaderBytes, 48<<10)
+	}
+	if c.MaxConnections < 1 {
+		refuse("XMTP_GATEWAY_MAX_CONNECTIONS is %d, expected at least 1", c.MaxConnections)
+	}
+	return errors.Join(errs...)
+}
+
+// Validate names each variable that is out of range, all at once.
+func (c Config) Validate() error {
+	errs := []error{config.Join(c.Published, c.Limits, c.Retention, c.RPC, c.Forward, c.Front)}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		errs = append(errs, fmt.Errorf("XMTP_GATEWAY_LISTEN is %q, expected host:port", c.Listen))
+	}
+	return errors.Join(errs...)
+}
+
+// AllowsEveryOrigin reports whether any page may call.
+func (c FrontConfig) AllowsEveryOrigin() bool { return slices.Contains(c.CORSOrigins, "*") }

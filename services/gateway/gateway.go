@@ -1,0 +1,144 @@
+// Package gateway is the one public port: native gRPC, gRPC-Web and Connect JSON
+// reach the same methods, whose messages go to the roles as raw bytes.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	_ "google.golang.org/grpc/encoding/gzip" // compressed requests
+	"google.golang.org/grpc/reflection"
+
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
+)
+
+// Deps is what a gateway needs beside its configuration.
+type Deps struct {
+	Listener net.Listener
+	Logger   *slog.Logger
+	Metrics  *telemetry.Metrics
+	// Version is published as server_version.
+	Version string
+	// ServerOptions and DialOptions are further options of the public server and
+	// of the connections to the roles, such as stats handlers.
+	ServerOptions []grpc.ServerOption
+	DialOptions   []grpc.DialOption
+}
+
+// Gateway serves the public port.
+type Gateway struct {
+	config   Config
+	deps     Deps
+	roles    roles
+	native   *rpc.Server
+	observer *rpc.Observer
+}
+
+// New builds a gateway and starts nothing: no role is reached before Run.
+func New(cfg Config, deps Deps) (*Gateway, error) {
+	if deps.Listener == nil || deps.Logger == nil || deps.Metrics == nil || deps.Version == "" {
+		return nil, errors.New("a gateway needs a listener, a logger, metrics and a version")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	configuration, err := published(cfg, deps.Version)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{config: cfg, deps: deps, observer: rpc.NewObserver(deps.Logger, deps.Metrics)}
+	if g.roles, err = dialRoles(cfg, deps); err != nil {
+		return nil, err
+	}
+	methods := methodsOf(g.roles, configuration)
+	g.native = g.newNative(methods)
+	return g, nil
+}
+
+func dialRoles(cfg Config, deps Deps) (roles, error) {
+	budget := forward.NewBudget(cfg.Forward.BodyBudgetBytes, deps.Metrics)
+	var r roles
+	var errs []error
+	for _, role := range []struct {
+		into            **forward.Role
+		name, endpoints string
+	}{
+		{&r.publisher, "publisher", cfg.PublisherEndpoint},
+		{&r.reader, "reader", cfg.ReaderEndpoint},
+		{&r.streamer, "streamer", cfg.StreamerEndpoint},
+	} {
+		made, err := forward.NewRole(cfg.Forward, forward.Deps{
+			Name: role.name, Endpoints: role.endpoints, MaxResponseBytes: int(cfg.Limits.MaxResponseBytes),
+			Budget: budget, Metrics: deps.Metrics, DialOptions: deps.DialOptions,
+		})
+		*role.into = made
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return r, errors.Join(err, r.close())
+	}
+	return r, nil
+}
+
+func (r roles) close() error {
+	var errs []error
+	for _, role := range r.each() {
+		if role != nil {
+			errs = append(errs, role.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// newNative is the server on grpc-go's transport.
+func (g *Gateway) newNative(methods []method) *rpc.Server {
+	server := rpc.NewServer(g.config.RPC, rpc.ServerDeps{
+		Metrics:         g.deps.Metrics,
+		Logger:          g.deps.Logger,
+		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
+		Public:          true,
+		Unknown:         unimplemented,
+		Options:         append(nativeOptions(g.config), g.deps.ServerOptions...),
+	}, nativeServices(methods)...)
+	if g.config.Front.Reflection {
+		server.RegisterOn(func(s *grpc.Server) { reflection.Register(s) })
+	}
+	return server
+}
+
+// Run serves until ctx ends, then drains. It can be called once.
+func (g *Gateway) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.serveWhenReady(ctx) })
+	group.Go(func() error { return g.native.Serve(ctx, g.deps.Listener) })
+	return errors.Join(group.Wait(), g.roles.close())
+}
+
+// serveWhenReady makes the health SERVING once every role has had a ready
+// instance. From then on a role that is away answers for its own methods only.
+func (g *Gateway) serveWhenReady(ctx context.Context) error {
+	for _, role := range g.roles.each() {
+		if err := role.AwaitReady(ctx); err != nil {
+			return nil // the gateway is told to stop
+		}
+	}
+	g.native.SetServing(true)
+	g.deps.Logger.Info("every role has a ready instance", "listen", g.deps.Listener.Addr().String())
+	return nil
+}
+
+// Listen opens the port of the configuration.
+func Listen(ctx context.Context, cfg Config) (net.Listener, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen on XMTP_GATEWAY_LISTEN: %w", err)
+	}
+	return listener, nil
+}

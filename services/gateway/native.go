@@ -1,0 +1,28 @@
+package gateway
+
+import (
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+// nativeOptions are the limits of the public port on grpc-go's transport.
+func nativeOptions(c Config) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(int(c.Limits.MaxRequestBytes)),
+		grpc.MaxConcurrentStreams(c.Limits.MaxConcurrentStreams),
+		grpc.MaxHeaderListSize(uint32(c.Front.MaxHeaderBytes)),
+		grpc.ConnectionTimeout(c.Front.HeaderTimeout),
+		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
+		// Phones ask every few seconds whether the path still works, also between
+		// calls; that is no reason to cut them off.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: c.Front.IdleTimeout,
+			Time:              30 * time.Second,
+			Timeout:           20 * time.Second,
+		}),
+	}
+}
