@@ -162,6 +162,11 @@ func TestEdgeCasesOfSignatures(t *testing.T) {
 	}}
 	otherPoint := kit.NewLegacyKey(alice, "legacy")
 	otherPoint.Delegated = kit.NewLegacyKey(alice, "another").Delegated
+	shortLegacy := signer{legacy, func(text string) *associations.Signature {
+		s := legacy.Sign(text)
+		s.GetDelegatedErc_191().Signature.Bytes = s.GetDelegatedErc_191().GetSignature().GetBytes()[:64]
+		return s
+	}}
 	cases := map[string]struct {
 		update *associations.IdentityUpdate
 		want   fault.Reason
@@ -204,6 +209,9 @@ func TestEdgeCasesOfSignatures(t *testing.T) {
 		"84 legacy key in hybrid form":               {create(delegatedAs(kit.Delegate(alice, hybrid(t, legacy)))), fault.InvalidSignature},
 		"84 legacy key in compressed form":           {create(delegatedAs(kit.Delegate(alice, compressed(t, legacy)))), accepted},
 		"84 legacy key without wallet signature":     {create(delegatedAs(&message_contents.SignedPublicKey{KeyBytes: legacy.Delegated.GetKeyBytes()})), fault.InvalidSignature},
+		"84 legacy key of a point cut off":           {create(delegatedAs(kit.Delegate(alice, keyBytes(t, legacy.Key.PubKey().SerializeUncompressed()[:64])))), fault.InvalidSignature},
+		"84 legacy wallet signature of 63 bytes":     {create(delegatedAs(cutOff(legacy))), fault.InvalidSignature},
+		"84 legacy signature of 64 bytes":            {create(shortLegacy), fault.InvalidSignature},
 		"84 legacy key in the other union case":      {create(delegatedAs(otherUnion(legacy))), accepted},
 		"110 identifier kind 0":                      {kit.NewUpdate(kit.InboxID(alice, 0), second).CreateAs(alice, alice.Text(), 0, 0).Update(), accepted},
 		"110 unknown identifier kind":                {kit.NewUpdate(kit.InboxID(alice, 0), second).CreateAs(alice, alice.Text(), 77, 0).Update(), accepted},
@@ -387,6 +395,13 @@ func otherUnion(legacy *kit.LegacyKey) *message_contents.SignedPublicKey {
 			EcdsaCompact: &message_contents.Signature_ECDSACompact{Bytes: wallet.GetBytes(), Recovery: 0x100 | wallet.GetRecovery()},
 		}},
 	}
+}
+
+func cutOff(legacy *kit.LegacyKey) *message_contents.SignedPublicKey {
+	key := otherUnion(legacy)
+	compact := key.GetSignature().GetEcdsaCompact()
+	compact.Bytes = compact.GetBytes()[:63]
+	return key
 }
 
 func fill(b []byte, value byte) []byte {

@@ -1,7 +1,6 @@
 package association_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,7 +66,7 @@ func FuzzIdentityUpdate(f *testing.F) {
 func requireClassified(t *testing.T, err error) {
 	t.Helper()
 	var failure *fault.Error
-	require.True(t, errors.As(err, &failure))
+	require.ErrorAs(t, err, &failure)
 	require.Equal(t, fault.Invalid, failure.Kind, err)
 	require.NotZero(t, failure.Reason)
 }

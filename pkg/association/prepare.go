@@ -75,6 +75,11 @@ func Prepare(update *associations.IdentityUpdate, options ...Option) (*Update, e
 	return p.run(update)
 }
 
+// usualActions is room for the actions of all but extraordinary updates. More
+// is made as they turn out to be well formed, so that a few bytes of nonsense
+// cannot ask for much memory.
+const usualActions = 16
+
 type preparation struct {
 	maxContracts int
 	// stored says that the update was accepted before: its contract signatures
@@ -93,8 +98,8 @@ func (p *preparation) run(update *associations.IdentityUpdate) (*Update, error) 
 	p.update = &Update{
 		inboxID:     update.GetInboxId(),
 		timestampNS: update.GetClientTimestampNs(),
-		actions:     make([]action, 0, len(actions)),
-		signatures:  make([]signature, 0, 2*len(actions)),
+		actions:     make([]action, 0, min(len(actions), usualActions)),
+		signatures:  make([]signature, 0, 2*min(len(actions), usualActions)),
 	}
 	for i, wire := range actions {
 		a, wireSignatures, err := readAction(i, wire)

@@ -275,6 +275,21 @@ func delegated(u *associations.IdentityUpdate) *associations.LegacyDelegatedSign
 	return s.GetDelegatedErc_191()
 }
 
+func TestNonsenseAsksForLittleMemory(t *testing.T) {
+	// 100,000 actions of which the first is already bad: 200 kB on the wire.
+	update := inbox(alice, 1).Update()
+	for range 100_000 {
+		update.Actions = append(update.Actions, new(associations.IdentityAction))
+	}
+	result := testing.Benchmark(func(b *testing.B) {
+		for b.Loop() {
+			_, err := association.Prepare(update)
+			require.Error(b, err)
+		}
+	})
+	require.Less(t, result.AllocedBytesPerOp(), int64(16<<10))
+}
+
 func TestReplayOfHistoryThatDoesNotApplyIsBroken(t *testing.T) {
 	stranger := kit.NewUpdate(kit.InboxID(alice, 0), second).CreateAs(bob, alice.Text(), eth, 0).Update()
 	malformed := registered()[0]

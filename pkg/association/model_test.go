@@ -1,0 +1,208 @@
+package association_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/xmtp-selfhosted/backend/pkg/association"
+	kit "github.com/xmtp-selfhosted/backend/pkg/association/associationtest"
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
+)
+
+// actor is somebody in the model: a signer and what the rules know of its
+// signatures.
+type actor struct {
+	name   string
+	id     string // as whom it signs; several actors can be one identifier
+	chain  string
+	legacy bool
+	signer kit.Signer
+}
+
+func (a actor) installation() bool { return a.id[0] == 'i' }
+
+func actors() []actor {
+	safe := kit.NewContractWallet("safe", "eip155:1", 7)
+	onTen := *safe
+	onTen.AccountID = "eip155:10:" + safe.Contract
+	return []actor{
+		{name: "alice", id: "alice", signer: alice},
+		{name: "alice by legacy key", id: "alice", legacy: true, signer: kit.NewLegacyKey(alice, "one")},
+		{name: "alice as contract", id: "alice", chain: "1", signer: asEOA(alice, "eip155:1")},
+		{name: "bob", id: "bob", signer: bob},
+		{name: "bob by legacy key", id: "bob", legacy: true, signer: kit.NewLegacyKey(bob, "one")},
+		{name: "passkey", id: "passkey", signer: passkey},
+		{name: "safe on 1", id: "safe", chain: "1", signer: safe},
+		{name: "safe on 10", id: "safe", chain: "10", signer: &onTen},
+		{name: "phone", id: "iphone", signer: phone},
+		{name: "laptop", id: "ilaptop", signer: laptop},
+	}
+}
+
+type modelMember struct{ addedBy, chain string }
+
+// model is the table of rules, without cryptography, kept as plainly as it is
+// written in the reference.
+type model struct {
+	creator  string // whose identifier the inbox id comes from
+	created  bool
+	legacyOK map[string]bool // whose inbox of nonce 0 this is
+	recovery string
+	members  map[string]modelMember
+	used     map[string]bool // legacy keys, whose signature never changes
+}
+
+func (m model) clone() model {
+	m.members, m.used, m.legacyOK = maps.Clone(m.members), maps.Clone(m.used), maps.Clone(m.legacyOK)
+	return m
+}
+
+func (m *model) create(by actor, nonce uint64) bool {
+	if m.created || by.id != m.creator || by.installation() || by.legacy && nonce != 0 {
+		return false
+	}
+	m.created, m.recovery = true, by.id
+	m.legacyOK = map[string]bool{by.id: nonce == 0}
+	m.members = map[string]modelMember{by.id: {chain: by.chain}}
+	return true
+}
+
+func (m *model) add(existing, added actor) bool {
+	if !m.created || existing.id == added.id || m.replayed(existing) || m.replayed(added) {
+		return false
+	}
+	if !existing.installation() && (existing.legacy || added.legacy) && !m.legacyOK[existing.id] {
+		return false
+	}
+	if member, ok := m.members[existing.id]; ok {
+		if member.chain != existing.chain {
+			return false
+		}
+	} else if existing.id != m.recovery || existing.legacy {
+		return false
+	}
+	if existing.installation() && added.installation() {
+		return false
+	}
+	m.members[added.id] = modelMember{addedBy: existing.id, chain: added.chain}
+	return true
+}
+
+func (m *model) recoveryMaySign(by actor) bool {
+	member, isMember := m.members[by.id]
+	return m.created && !m.replayed(by) && (!isMember || member.chain == by.chain) && !by.legacy && by.id == m.recovery
+}
+
+func (m *model) revoke(by actor, target string) bool {
+	if !m.recoveryMaySign(by) {
+		return false
+	}
+	delete(m.members, target)
+	for id, member := range m.members {
+		if id[0] == 'i' && member.addedBy == target {
+			delete(m.members, id)
+		}
+	}
+	return true
+}
+
+func (m *model) change(by actor, to string) bool {
+	if m.recoveryMaySign(by) {
+		m.recovery = to
+		return true
+	}
+	return false
+}
+
+func (m *model) replayed(by actor) bool { return by.legacy && m.used[by.name] }
+
+// TestStateAgreesWithTheRules applies random updates by random signers to the
+// state and to the model.
+func TestStateAgreesWithTheRules(t *testing.T) {
+	all := actors()
+	byID := map[string]actor{}
+	for _, a := range all {
+		byID[a.id] = a
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		anyone := rapid.SampledFrom(all)
+		nonce := rapid.Uint64Range(0, 1).Draw(t, "nonce")
+		creator := anyone.Filter(func(a actor) bool { return !a.installation() }).Draw(t, "creator")
+		inboxID := kit.InboxID(creator.signer, nonce)
+		state, want := new(association.State), model{creator: creator.id, used: map[string]bool{}}
+		var history []*associations.IdentityUpdate
+		for step := range rapid.IntRange(1, 10).Draw(t, "updates") {
+			next, signed, fits := want.clone(), map[string]bool{}, true
+			sign := func(a actor) kit.Signer {
+				if a.legacy {
+					signed[a.name] = true
+				}
+				return a.signer
+			}
+			update := kit.NewUpdate(inboxID, uint64(step)*second)
+			if step == 0 {
+				update.Create(sign(creator), nonce)
+				fits = next.create(creator, nonce)
+			}
+			for range rapid.IntRange(0, 3).Draw(t, "actions") {
+				by, about := anyone.Draw(t, "by"), anyone.Draw(t, "about")
+				var ok bool
+				switch kind := rapid.SampledFrom([]string{"add", "add", "add", "revoke", "change", "create"}).Draw(t, "kind"); {
+				case kind == "add":
+					update.Add(sign(by), sign(about))
+					ok = next.add(by, about)
+				case kind == "revoke":
+					update.Revoke(sign(by), about.signer.Member())
+					ok = next.revoke(by, about.id)
+				case kind == "create" && !by.installation():
+					update.Create(sign(by), nonce)
+					ok = next.create(by, nonce)
+				case about.installation(): // cannot be a recovery identifier
+					continue
+				default:
+					update.ChangeRecovery(sign(by), about.signer.Text(), about.signer.Kind())
+					ok = next.change(by, about.id)
+				}
+				fits = fits && ok
+			}
+			members := state.Members()
+			after, err := applyRapid(t, state, update.Update())
+			require.Equal(t, members, state.Members())
+			if !fits || !next.created {
+				require.Error(t, err)
+				require.Equal(t, fault.InvalidIdentityUpdate, fault.Of(err).Reason)
+				continue
+			}
+			require.NoError(t, err)
+			maps.Copy(next.used, signed)
+			history, state, want = append(history, update.Update()), after, next
+			requireModel(t, want, state, byID)
+		}
+		replayed, err := association.Replay(history)
+		require.NoError(t, err)
+		require.Equal(t, state.Members(), replayed.Members())
+	})
+}
+
+func requireModel(t *rapid.T, want model, state *association.State, byID map[string]actor) {
+	members := make([]association.Identifier, 0, len(want.members))
+	for _, id := range slices.Sorted(maps.Keys(want.members)) {
+		members = append(members, identifier(byID[id].signer))
+	}
+	require.ElementsMatch(t, members, state.Members())
+	require.Equal(t, identifier(byID[want.recovery].signer), state.RecoveryIdentifier())
+}
+
+func applyRapid(t *rapid.T, state *association.State, wire *associations.IdentityUpdate) (*association.State, error) {
+	update, err := association.Prepare(wire)
+	require.NoError(t, err)
+	verified, err := update.Verify(t.Context(), kit.AcceptAll{})
+	require.NoError(t, err, fmt.Sprint(wire))
+	return state.Apply(verified)
+}
