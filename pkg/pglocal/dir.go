@@ -27,9 +27,12 @@ func prepareDir(dir, shared string) (note string, err error) {
 	}
 	elsewhere := filepath.Join(shared, shortHash(dir))
 	if target, err := os.Readlink(dir); err == nil && target == elsewhere {
-		return moved(dir, elsewhere), makeEnterable(shared, elsewhere)
+		if err := makeDir(elsewhere); err != nil {
+			return "", fmt.Errorf("prepare the data directory: %w", err)
+		}
+		return moved(dir, elsewhere), nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := makeDir(dir); err != nil {
 		return "", fmt.Errorf("prepare the data directory: %w", err)
 	}
 	if os.Geteuid() != 0 {
@@ -47,8 +50,8 @@ func prepareDir(dir, shared string) (note string, err error) {
 		return "", fmt.Errorf("user %s cannot enter %s, and it is not empty: move it to %s or open the folders above it (chmod o+x)",
 			as.name, dir, elsewhere)
 	}
-	if err := makeEnterable(shared, elsewhere); err != nil {
-		return "", err
+	if err := makeDir(elsewhere); err != nil {
+		return "", fmt.Errorf("prepare the data directory: %w", err)
 	}
 	if err := os.Symlink(elsewhere, dir); err != nil {
 		return "", fmt.Errorf("prepare the data directory: %w", err)
@@ -60,21 +63,23 @@ func moved(dir, elsewhere string) string {
 	return fmt.Sprintf("the user that runs PostgreSQL cannot enter %s: its data is in %s, and %s links to it", filepath.Dir(dir), elsewhere, dir)
 }
 
-// makeEnterable creates the folders with a mode that does not depend on the umask.
-func makeEnterable(dirs ...string) error {
-	for _, dir := range dirs {
-		err := os.Mkdir(dir, 0o755)
-		if errors.Is(err, fs.ErrExist) {
-			continue
+// makeDir creates a folder and those above it that are missing. When this process is root, another user must be able to
+// enter them, whatever the umask is.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeDir(filepath.Dir(dir)); err != nil {
+			return err
 		}
-		if err == nil {
-			err = os.Chmod(dir, 0o755)
-		}
-		if err != nil {
-			return fmt.Errorf("prepare the data directory: %w", err)
-		}
+		err = os.Mkdir(dir, 0o755)
 	}
-	return nil
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil || os.Geteuid() != 0:
+		return err
+	}
+	return os.Chmod(dir, 0o755)
 }
 
 // shortHash names a path in places where the path itself is too long or not allowed.

@@ -1,11 +1,14 @@
 package pglocal
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // dirLock says that a living process owns a server's folder. The kernel drops it when that process dies, however it
@@ -15,14 +18,22 @@ type dirLock struct {
 	file *os.File
 }
 
-func lockDir(dir string) (*dirLock, error) {
+// lockWithin is how long a lock may take: a process that was killed a moment ago may not have let go yet, and a program
+// that is just being started has a copy of the file until it runs.
+const lockWithin = 2 * time.Second
+
+func lockDir(ctx context.Context, dir string) (*dirLock, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	locked := poll(ctx, lockWithin, func() bool {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		return err == nil
+	})
+	if !locked {
 		_ = file.Close()
-		return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
+		return nil, errors.Join(ctx.Err(), fmt.Errorf("%w: %s", ErrInUse, dir))
 	}
 	return &dirLock{file: file}, nil
 }

@@ -24,7 +24,7 @@ const ownerVariable = "PGLOCAL_TEST_OWNER_DIR"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(ownerVariable); dir != "" {
-		s, err := pglocal.StartPrimary(context.Background(), pglocal.Options{Dir: dir})
+		s, err := pglocal.StartPrimary(context.Background(), pglocal.Options{Dir: dir, Settings: quick})
 		if err != nil {
 			fmt.Println("error:", err)
 			os.Exit(1)

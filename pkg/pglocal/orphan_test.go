@@ -17,6 +17,7 @@ import (
 )
 
 func TestServerOfADeadOwnerIsTakenOver(t *testing.T) {
+	t.Parallel()
 	cases := map[string]func(t *testing.T, pid int){
 		"running": func(*testing.T, int) {},
 		"paused":  func(t *testing.T, pid int) { kill(t, pid, syscall.SIGSTOP) },
@@ -24,6 +25,7 @@ func TestServerOfADeadOwnerIsTakenOver(t *testing.T) {
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := folder(t)
 			pid := orphan(t, dir)
 			change(t, pid)
@@ -41,6 +43,7 @@ func TestServerOfADeadOwnerIsTakenOver(t *testing.T) {
 
 // A client's process ends only when it next looks at its postmaster; a paused one never does by itself.
 func TestWorkersOfAKilledPostmasterAreEnded(t *testing.T) {
+	t.Parallel()
 	s := primary(t, pglocal.Options{Dir: folder(t)})
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
 	require.NoError(t, err)
@@ -60,6 +63,7 @@ func TestWorkersOfAKilledPostmasterAreEnded(t *testing.T) {
 }
 
 func TestStalePIDFileOfAnotherProcessIsNoObstacle(t *testing.T) {
+	t.Parallel()
 	s := primary(t, pglocal.Options{Dir: folder(t)})
 	file := filepath.Join(s.Dir(), "data", "postmaster.pid")
 	text, err := os.ReadFile(file)
@@ -72,21 +76,23 @@ func TestStalePIDFileOfAnotherProcessIsNoObstacle(t *testing.T) {
 }
 
 func TestFolderOfALivingOwnerIsRefused(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	owner := startOwner(t, dir)
 	pid := postmasterPID(t, dir)
 	_, err := pglocal.StartPrimary(t.Context(), pglocal.Options{Dir: dir})
 	require.ErrorIs(t, err, pglocal.ErrInUse)
-	require.ErrorIs(t, pglocal.StopOrphan(t.Context(), dir), pglocal.ErrInUse)
+	require.ErrorIs(t, pglocal.KillOrphan(t.Context(), dir), pglocal.ErrInUse)
 	require.True(t, alive(pid))
 
 	require.NoError(t, owner.Process.Kill())
 	_ = owner.Wait()
-	require.NoError(t, pglocal.StopOrphan(t.Context(), dir))
+	require.NoError(t, pglocal.KillOrphan(t.Context(), dir))
 	require.False(t, alive(pid))
 }
 
 func TestInterruptedCreationIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	unfinished := filepath.Join(dir, "data.unfinished")
 	require.NoError(t, os.Mkdir(unfinished, 0o700))
@@ -97,6 +103,7 @@ func TestInterruptedCreationIsDoneAgain(t *testing.T) {
 }
 
 func TestCancelledStartLeavesNothing(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := pglocal.StartPrimary(ctx, pglocal.Options{Dir: dir, Progress: func(string) { cancel() }})
@@ -105,6 +112,7 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 }
 
 func TestPausedServerDoesNotAnswerAndResumes(t *testing.T) {
+	t.Parallel()
 	s := primary(t, pglocal.Options{Dir: folder(t)})
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
 	require.NoError(t, err)
@@ -132,6 +140,7 @@ func TestPausedServerDoesNotAnswerAndResumes(t *testing.T) {
 }
 
 func TestKillEndsAPausedServer(t *testing.T) {
+	t.Parallel()
 	s := primary(t, pglocal.Options{Dir: folder(t)})
 	require.NoError(t, s.Pause())
 	require.NoError(t, s.Kill())
@@ -139,12 +148,14 @@ func TestKillEndsAPausedServer(t *testing.T) {
 }
 
 func TestWrongSettingIsAClearError(t *testing.T) {
+	t.Parallel()
 	_, err := pglocal.StartPrimary(t.Context(), pglocal.Options{Dir: folder(t), Settings: map[string]string{"work_mem": "lots"}})
 	require.ErrorContains(t, err, `invalid value for parameter "work_mem"`)
 	require.NotContains(t, err.Error(), "\n")
 }
 
 func TestDataOfAnotherVersionIsAClearError(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	s := primary(t, pglocal.Options{Dir: dir})
 	require.NoError(t, s.Stop(pglocal.Fast))

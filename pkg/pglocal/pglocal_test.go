@@ -24,8 +24,15 @@ func folder(t *testing.T) string {
 	return dir
 }
 
+// quick are settings without which the tests wait for the disk most of their time.
+var quick = map[string]string{"fsync": "off", "wal_retrieve_retry_interval": "50ms"}
+
+// primary starts a server with the quick settings unless the test has its own.
 func primary(t *testing.T, options pglocal.Options) *pglocal.Server {
 	t.Helper()
+	if options.Settings == nil {
+		options.Settings = quick
+	}
 	s, err := pglocal.StartPrimary(t.Context(), options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Stop(pglocal.Immediate)) })
@@ -72,6 +79,7 @@ func eventually(t *testing.T, s *pglocal.Server, sql, want string) {
 }
 
 func TestDataSurvivesStopsStartsAndKills(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	s := primary(t, pglocal.Options{Dir: dir, Settings: map[string]string{"work_mem": "5MB"}})
 	require.Equal(t, "5MB", query(t, s, "SHOW work_mem"))
@@ -98,6 +106,7 @@ func TestDataSurvivesStopsStartsAndKills(t *testing.T) {
 }
 
 func TestReplicaFollowsAndIsPromoted(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	first := primary(t, pglocal.Options{Dir: filepath.Join(dir, "primary"), Settings: map[string]string{"max_connections": "120"}})
 	second := replica(t, first, pglocal.Options{Dir: filepath.Join(dir, "replica")})
@@ -115,6 +124,7 @@ func TestReplicaFollowsAndIsPromoted(t *testing.T) {
 }
 
 func TestTakenPortIsAClearError(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close()) }()

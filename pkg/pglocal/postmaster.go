@@ -196,7 +196,7 @@ func (s *Server) Kill() error {
 		return err
 	}
 	signalAll(syscall.SIGKILL, all)
-	if !run.endsWithin(killWithin) || !s.gone(context.Background(), killWithin) {
+	if !run.endsWithin(killWithin) || !s.gone(context.Background(), killWithin, all) {
 		return errors.New("kill PostgreSQL: its processes do not end")
 	}
 	return nil

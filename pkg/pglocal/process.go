@@ -111,25 +111,17 @@ func (s *Server) leftovers() (owners, workers []int, err error) {
 	return owners, workers, nil
 }
 
-// takeOver stops what an earlier owner of the directory left running and removes the pid file it left behind.
-func (s *Server) takeOver(ctx context.Context) error {
+// takeOver stops what an earlier owner of the directory left running, at first politely and at once by SIGKILL if so
+// wanted, and removes the pid file it left behind.
+func (s *Server) takeOver(ctx context.Context, politely bool) error {
 	owners, workers, err := s.leftovers()
 	if err != nil {
 		return err
 	}
 	if len(owners)+len(workers) > 0 {
 		s.progress("stopping a PostgreSQL that an earlier run left in %s", s.options.Dir)
-		// First politely; a paused process would not hear it. A worker without its postmaster stops by itself.
-		signalAll(syscall.SIGCONT, owners, workers)
-		signalAll(syscall.SIGINT, owners)
-		if !s.gone(ctx, stopWithin) {
-			if owners, workers, err = s.leftovers(); err != nil {
-				return err
-			}
-			signalAll(syscall.SIGKILL, owners, workers)
-			if !s.gone(ctx, killWithin) {
-				return errors.Join(ctx.Err(), fmt.Errorf("a PostgreSQL that an earlier run left in %s does not stop", s.options.Dir))
-			}
+		if err := s.end(ctx, owners, workers, politely); err != nil {
+			return err
 		}
 	}
 	// No postgres runs here now, whatever process has the number in this file.
@@ -139,11 +131,41 @@ func (s *Server) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// gone waits until no process of the directory is left.
-func (s *Server) gone(ctx context.Context, within time.Duration) bool {
+func (s *Server) end(ctx context.Context, owners, workers []int, politely bool) error {
+	pids := slices.Concat(owners, workers)
+	if politely && len(owners) > 0 {
+		signalAll(syscall.SIGCONT, pids) // a paused process does not hear the other signal
+		signalAll(syscall.SIGINT, owners)
+		if s.gone(ctx, stopWithin, pids) {
+			return nil
+		}
+	}
+	signalAll(syscall.SIGKILL, pids)
+	// A postmaster may have started others before it died; those end with it, unless they are paused.
+	gone := poll(ctx, killWithin, func() bool {
+		owners, workers, err := s.leftovers()
+		signalAll(syscall.SIGKILL, owners, workers)
+		return err == nil && len(owners)+len(workers) == 0 && !anyAlive(pids)
+	})
+	if !gone {
+		return errors.Join(ctx.Err(), fmt.Errorf("a PostgreSQL that an earlier run left in %s does not stop", s.options.Dir))
+	}
+	return nil
+}
+
+// gone waits until these processes, and all others of the directory, have ended. A process that is just ending no longer
+// shows whose it was, but may still hold the port.
+func (s *Server) gone(ctx context.Context, within time.Duration, pids []int) bool {
 	return poll(ctx, within, func() bool {
 		owners, workers, err := s.leftovers()
-		return err == nil && len(owners)+len(workers) == 0
+		return err == nil && len(owners)+len(workers) == 0 && !anyAlive(pids)
+	})
+}
+
+func anyAlive(pids []int) bool {
+	return slices.ContainsFunc(pids, func(pid int) bool {
+		_, alive := readProcess(pid)
+		return alive
 	})
 }
 

@@ -132,12 +132,16 @@ func (s *Server) follows(ctx context.Context) bool {
 		return false
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	return poll(ctx, followWithin, func() bool {
-		var streaming bool
+	streaming := false
+	poll(ctx, followWithin, func() bool {
 		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')`).Scan(&streaming)
-		return err == nil && streaming
+		return err != nil || streaming || strings.Contains(s.logSince(s.current()), walGone)
 	})
+	return streaming
 }
+
+// walGone is in the log of a replica that was away for too long, when it asks for what the primary has removed.
+const walGone = "has already been removed"
 
 // Promote makes a replica a primary and returns when it takes writes. Its former primary is not touched.
 func (s *Server) Promote(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 
 // The second start of a dev stack: both servers come back, the replica from its own data and by another port.
 func TestReplicaGoesOnWithItsData(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	primaryDir, replicaDir := filepath.Join(dir, "primary"), filepath.Join(dir, "replica")
 	first := primary(t, pglocal.Options{Dir: primaryDir})
@@ -30,10 +31,21 @@ func TestReplicaGoesOnWithItsData(t *testing.T) {
 }
 
 func TestReplicaThatCannotFollowIsCopiedAgain(t *testing.T) {
+	t.Parallel()
 	cases := map[string]func(t *testing.T, first, second *pglocal.Server) *pglocal.Server{
 		"promoted": func(t *testing.T, first, second *pglocal.Server) *pglocal.Server {
 			require.NoError(t, second.Promote(t.Context()))
 			run(t, second, "CREATE TABLE stray AS SELECT 1")
+			return first
+		},
+		"away for too long": func(t *testing.T, first, second *pglocal.Server) *pglocal.Server {
+			require.NoError(t, second.Stop(pglocal.Fast))
+			run(t, first, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+			for range 3 {
+				run(t, first, "SELECT pg_logical_emit_message(true, '', 'x')")
+				run(t, first, "SELECT pg_switch_wal()")
+				run(t, first, "CHECKPOINT")
+			}
 			return first
 		},
 		"another primary": func(t *testing.T, first, _ *pglocal.Server) *pglocal.Server {
@@ -43,6 +55,7 @@ func TestReplicaThatCannotFollowIsCopiedAgain(t *testing.T) {
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := folder(t)
 			first := primary(t, pglocal.Options{Dir: folder(t)})
 			second := replica(t, first, pglocal.Options{Dir: dir})
@@ -57,6 +70,7 @@ func TestReplicaThatCannotFollowIsCopiedAgain(t *testing.T) {
 }
 
 func TestReplicaReconnectsToARestartedPrimary(t *testing.T) {
+	t.Parallel()
 	first := primary(t, pglocal.Options{Dir: folder(t)})
 	second := replica(t, first, pglocal.Options{Dir: folder(t)})
 	require.NoError(t, first.Kill())

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -94,10 +93,10 @@ func newServer(options Options) (*Server, error) {
 	if options.Dir == "" {
 		return nil, errors.New("start PostgreSQL: no directory given")
 	}
-	if err := os.MkdirAll(options.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("start PostgreSQL: %w", err)
-	}
 	dir, err := filepath.Abs(options.Dir)
+	if err == nil {
+		err = makeDir(dir)
+	}
 	if err == nil {
 		dir, err = filepath.EvalSymlinks(dir)
 	}
@@ -156,7 +155,7 @@ func (s *Server) launch(ctx context.Context, anyPort bool, fill func(context.Con
 }
 
 func (s *Server) launchOnce(ctx context.Context, anyPort bool, fill func(context.Context) error) error {
-	if err := s.claim(ctx); err != nil {
+	if err := s.claim(ctx, true); err != nil {
 		return err
 	}
 	err := fill(ctx)
@@ -173,12 +172,12 @@ func (s *Server) launchOnce(ctx context.Context, anyPort bool, fill func(context
 }
 
 // claim locks the directory and stops what an earlier owner left in it.
-func (s *Server) claim(ctx context.Context) error {
-	lock, err := lockDir(s.options.Dir)
+func (s *Server) claim(ctx context.Context, politely bool) error {
+	lock, err := lockDir(ctx, s.options.Dir)
 	if err != nil {
 		return err
 	}
-	if err := s.takeOver(ctx); err != nil {
+	if err := s.takeOver(ctx, politely); err != nil {
 		lock.release()
 		return err
 	}
@@ -273,16 +272,16 @@ func (s *Server) WaitReady(ctx context.Context) error {
 	return s.waitReady(ctx, run)
 }
 
-// StopOrphan ends what a process that died left running in a server's folder. It refuses with ErrInUse while a process
-// that lives owns the folder.
-func StopOrphan(ctx context.Context, dir string) error {
+// KillOrphan ends, by SIGKILL, what a process that died left running in a server's folder. It refuses with ErrInUse while
+// a process that lives owns the folder.
+func KillOrphan(ctx context.Context, dir string) error {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return fmt.Errorf("stop PostgreSQL: %w", err)
+		return fmt.Errorf("kill PostgreSQL: %w", err)
 	}
 	s := &Server{options: Options{Dir: dir}}
-	if err := s.claim(ctx); err != nil {
-		return fmt.Errorf("stop PostgreSQL: %w", err)
+	if err := s.claim(ctx, false); err != nil {
+		return fmt.Errorf("kill PostgreSQL: %w", err)
 	}
 	s.lock.release()
 	return nil

@@ -81,7 +81,7 @@ func guardMain(dir string) int {
 		code = 1
 	}
 	for _, server := range servers {
-		if err := pglocal.StopOrphan(ctx, server); err != nil {
+		if err := pglocal.KillOrphan(ctx, server); err != nil {
 			code = 1
 		}
 	}
