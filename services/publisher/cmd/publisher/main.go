@@ -1,0 +1,72 @@
+// Command publisher runs the role that stores envelopes. Its configuration comes
+// from the environment; "publisher migrate" applies the schema and ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/publisher"
+)
+
+func main() {
+	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, logger, os.Args[1:]); err != nil {
+		logger.Error("the publisher ended", "cause", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, logger *slog.Logger, args []string) error {
+	if len(args) > 0 {
+		if len(args) > 1 || args[0] != "migrate" {
+			return errors.New("usage: publisher [migrate]")
+		}
+		return migrate(ctx, logger)
+	}
+	cfg, err := config.Load[publisher.Config]()
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on XMTP_PUBLISHER_LISTEN: %w", err)
+	}
+	role, err := publisher.New(cfg, publisher.Deps{Listener: listener, Logger: logger, Metrics: telemetry.Discard()})
+	if err != nil {
+		return err
+	}
+	return role.Run(ctx)
+}
+
+// migrateConfig is all that migrate needs.
+type migrateConfig struct {
+	PrimaryURL config.Secret `env:"PRIMARY_URL,required,notEmpty"`
+}
+
+func (c migrateConfig) Validate() error {
+	return c.PrimaryURL.CheckURL("PRIMARY_URL", "postgres", "postgresql")
+}
+
+func migrate(ctx context.Context, logger *slog.Logger) error {
+	cfg, err := config.Load[migrateConfig]()
+	if err != nil {
+		return err
+	}
+	version, err := store.Migrate(ctx, cfg.PrimaryURL)
+	if err == nil {
+		logger.Info("the database schema is up to date", "version", version)
+	}
+	return err
+}

@@ -1,0 +1,86 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/notice"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/wallet"
+)
+
+// Config is the configuration of a publisher. Every variable has the prefix
+// XMTP_.
+type Config struct {
+	Listen string `env:"PUBLISHER_LISTEN" envDefault:":5051"`
+	// PrimaryURL is the database that is written to.
+	PrimaryURL config.Secret `env:"PRIMARY_URL,required,notEmpty"`
+	// Migrate applies missing migrations at the start.
+	Migrate bool `env:"MIGRATE" envDefault:"true"`
+
+	Limits    limit.Config
+	Retention limit.Retention
+	RPC       rpc.Config
+	Pool      store.PoolConfig
+	Notice    notice.Config
+	Wallet    wallet.Config
+	Group     GroupConfig
+}
+
+// GroupConfig bounds what shares a transaction and what waits for one.
+type GroupConfig struct {
+	// MaxInFlight is how many shared transactions run at a time.
+	MaxInFlight int `env:"PUBLISH_MAX_IN_FLIGHT" envDefault:"2"`
+	// MaxRows and MaxBytes bound one shared transaction.
+	MaxRows  int `env:"PUBLISH_GROUP_ROWS"  envDefault:"256"`
+	MaxBytes int `env:"PUBLISH_GROUP_BYTES" envDefault:"4194304"`
+	// MaxWaiting is how many requests may wait for a transaction.
+	MaxWaiting int `env:"PUBLISH_MAX_WAITING" envDefault:"10000"`
+	// MemoryBytes bounds the memory that requests in work are reckoned to take.
+	MemoryBytes int64 `env:"PUBLISH_MEMORY_BYTES" envDefault:"1073741824"`
+}
+
+// Validate names each variable that is out of range.
+func (c GroupConfig) Validate() error {
+	var errs []error
+	for _, positive := range []struct {
+		name  string
+		value int64
+	}{
+		{"PUBLISH_MAX_IN_FLIGHT", int64(c.MaxInFlight)},
+		{"PUBLISH_GROUP_ROWS", int64(c.MaxRows)},
+		{"PUBLISH_GROUP_BYTES", int64(c.MaxBytes)},
+		{"PUBLISH_MAX_WAITING", int64(c.MaxWaiting)},
+		{"PUBLISH_MEMORY_BYTES", c.MemoryBytes},
+	} {
+		if positive.value < 1 {
+			errs = append(errs, fmt.Errorf("XMTP_%s is %d, expected at least 1", positive.name, positive.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reservedConns are the connections beside those of shared transactions and of
+// requests that run alone: one for identity updates, and for histories and
+// checks of health.
+const reservedConns = 4
+
+// MinConns is the smallest pool that a publisher works with: one connection is
+// left for a request that runs alone.
+func (c Config) minConns() int { return c.Group.MaxInFlight + reservedConns + 1 }
+
+// Validate checks every part and what they have to do with each other.
+func (c Config) Validate() error {
+	errs := []error{
+		config.Join(c.Limits, c.Retention, c.RPC, c.Pool, c.Notice, c.Wallet, c.Group),
+		c.PrimaryURL.CheckURL("PRIMARY_URL", "postgres", "postgresql"),
+	}
+	if int(c.Pool.MaxConns) < c.minConns() {
+		errs = append(errs, fmt.Errorf("XMTP_DB_MAX_CONNS is %d, expected at least %d: XMTP_PUBLISH_MAX_IN_FLIGHT and %d more",
+			c.Pool.MaxConns, c.minConns(), reservedConns+1))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,361 @@
+// Package groupcommit lets requests share transactions. While transactions are
+// in flight, requests that are ready queue up, and the next transaction takes as
+// many of them as its bounds allow, in arrival order. With nothing in flight a
+// request starts at once.
+//
+// A process never has two transactions in flight that share a topic, so requests
+// wait here in memory and not on row locks. At most one transaction with
+// identity updates is in flight. When a shared transaction fails, its requests
+// run again at once, each alone and side by side, so that a bad one never fails
+// a neighbour.
+//
+// It knows nothing of SQL: what a transaction does is the caller's.
+package groupcommit
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
+)
+
+// Work is a request that is ready to be committed.
+type Work interface {
+	// AllTopics are the distinct topics that the work locks.
+	AllTopics() []topic.Topic
+	// Size is what the work counts towards the bounds of a group.
+	Size() (rows, bytes int)
+	// HasIdentity says that identity updates are in it.
+	HasIdentity() bool
+}
+
+// Config bounds groups and what waits for them.
+type Config struct {
+	// MaxInFlight is how many shared transactions run at a time, beside the one
+	// with identity updates and those that run alone again.
+	MaxInFlight int
+	// MaxAlone is how many requests run alone at a time after a failure.
+	MaxAlone int
+	// MaxRows and MaxBytes bound a group. A larger request is a group by itself.
+	MaxRows, MaxBytes int
+	// MaxWaiting bounds the queue; a request beyond it is Unavailable.
+	MaxWaiting int
+	// Timeout bounds a transaction that requests share. One that runs alone has
+	// the time that its request has left.
+	Timeout time.Duration
+}
+
+// Commit runs one transaction for a group. It sets the outcome of each request
+// in the work itself and returns nil, or fails as a whole. ctx has the time limit
+// of the transaction and is not that of any caller. If alone, the group is one
+// request that has all the time its limit leaves.
+type Commit[W Work] func(ctx context.Context, group []W, alone bool) error
+
+// Committer queues work. Make it with New.
+type Committer[W Work] struct {
+	cfg    Config
+	commit Commit[W]
+
+	mu       sync.Mutex
+	queue    []*item[W] // arrival order
+	waiting  int        // items of the queue that nobody gave up on
+	busy     map[topic.Topic]struct{}
+	inFlight int
+	alone    int
+	identity bool
+	closed   bool
+	running  sync.WaitGroup
+}
+
+// item is work on its way. All fields but done and err are guarded by the mutex.
+type item[W Work] struct {
+	work     W
+	deadline time.Time
+	state    state
+	retried  bool
+	done     chan struct{}
+	err      error // set before done is closed
+}
+
+type state uint8
+
+const (
+	queued state = iota
+	started
+	abandoned
+)
+
+// New returns a committer that runs commit.
+func New[W Work](cfg Config, commit Commit[W]) *Committer[W] {
+	return &Committer[W]{cfg: cfg, commit: commit, busy: map[topic.Topic]struct{}{}}
+}
+
+var (
+	errFull   = fault.Errorf(fault.Unavailable, "too many publish requests are waiting for the database")
+	errClosed = fault.Errorf(fault.Unavailable, "the publisher is shutting down")
+)
+
+// Do commits work and waits for it. ctx must have a deadline. A caller that goes
+// away before its transaction starts takes the work along; after that the
+// transaction goes on without it, and the work must not be touched again.
+func (c *Committer[W]) Do(ctx context.Context, work W) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return fault.Errorf(fault.Broken, "a publish without a deadline")
+	}
+	it := &item[W]{work: work, deadline: deadline, done: make(chan struct{})}
+	if err := c.enqueue(it); err != nil {
+		return err
+	}
+	select {
+	case <-it.done:
+		return it.err
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	if it.state == queued {
+		it.state = abandoned
+		c.waiting--
+	}
+	c.mu.Unlock()
+	return ctx.Err()
+}
+
+func (c *Committer[W]) enqueue(it *item[W]) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return errClosed
+	case c.waiting >= c.cfg.MaxWaiting:
+		return errFull
+	}
+	c.queue = append(c.queue, it)
+	c.waiting++
+	if c.hasRoom() {
+		c.schedule()
+	}
+	return nil
+}
+
+// hasRoom is false while nothing could start, whatever is queued.
+func (c *Committer[W]) hasRoom() bool { return c.inFlight < c.cfg.MaxInFlight || !c.identity }
+
+// Close waits for what is in flight. Do fails from now on, also for what is
+// still queued.
+func (c *Committer[W]) Close() {
+	c.mu.Lock()
+	c.closed = true
+	for _, it := range c.queue {
+		c.finish(it, errClosed)
+	}
+	c.queue, c.waiting = nil, 0
+	c.mu.Unlock()
+	c.running.Wait()
+}
+
+// finish must not be called twice for an item.
+func (c *Committer[W]) finish(it *item[W], err error) {
+	if it.state == abandoned {
+		return
+	}
+	it.err = err
+	close(it.done)
+}
+
+// schedule starts every transaction that can start now.
+func (c *Committer[W]) schedule() {
+	for {
+		group, alone := c.next()
+		if group == nil {
+			return
+		}
+		c.start(group, alone)
+	}
+}
+
+// next takes the next group out of the queue. It goes through the queue in
+// arrival order; what cannot start yet also holds back later work on its topics,
+// so that nothing is overtaken for ever.
+func (c *Committer[W]) next() (group []*item[W], alone bool) {
+	var forming former[W]
+	var held map[topic.Topic]struct{}
+	kept := c.queue[:0]
+	for i, it := range c.queue {
+		if it.state == abandoned {
+			continue
+		}
+		if forming.full {
+			kept = append(kept, c.queue[i:]...)
+			break
+		}
+		startable := len(forming.group) > 0 || c.hasPlaceFor(it)
+		if startable && !c.conflicts(it, held) && forming.add(it, &c.cfg) {
+			continue
+		}
+		held = hold(held, it.work.AllTopics())
+		kept = append(kept, it)
+	}
+	clear(c.queue[len(kept):])
+	c.queue = kept
+	return forming.group, forming.alone
+}
+
+// former is a group that takes shape. Its first item decides its kind.
+type former[W Work] struct {
+	group           []*item[W]
+	rows, bytes     int
+	identity, alone bool
+	// full says that nothing more is taken: a bound was met.
+	full bool
+}
+
+// add takes an item in, unless it is of another kind or too much.
+func (f *former[W]) add(it *item[W], cfg *Config) bool {
+	rows, bytes := it.work.Size()
+	if len(f.group) == 0 {
+		f.identity, f.alone, f.full = it.work.HasIdentity(), it.retried, it.retried
+	} else {
+		if it.retried || it.work.HasIdentity() != f.identity {
+			return false
+		}
+		if f.rows+rows > cfg.MaxRows || f.bytes+bytes > cfg.MaxBytes {
+			f.full = true
+			return false
+		}
+	}
+	f.group = append(f.group, it)
+	f.rows, f.bytes = f.rows+rows, f.bytes+bytes
+	return true
+}
+
+// hasPlaceFor says whether a group that begins with the item may be in flight.
+func (c *Committer[W]) hasPlaceFor(it *item[W]) bool {
+	switch {
+	case it.work.HasIdentity() && c.identity:
+		return false
+	case it.retried:
+		return c.alone < c.cfg.MaxAlone
+	default:
+		return it.work.HasIdentity() || c.inFlight < c.cfg.MaxInFlight
+	}
+}
+
+func (c *Committer[W]) conflicts(it *item[W], held map[topic.Topic]struct{}) bool {
+	for _, name := range it.work.AllTopics() {
+		if _, ok := c.busy[name]; ok {
+			return true
+		}
+		if _, ok := held[name]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+func hold(held map[topic.Topic]struct{}, topics []topic.Topic) map[topic.Topic]struct{} {
+	if held == nil {
+		held = make(map[topic.Topic]struct{}, len(topics))
+	}
+	for _, name := range topics {
+		held[name] = struct{}{}
+	}
+	return held
+}
+
+// start runs a group on a goroutine of its own.
+func (c *Committer[W]) start(group []*item[W], alone bool) {
+	identity := group[0].work.HasIdentity()
+	c.occupy(group, alone, identity)
+	c.waiting -= len(group)
+	c.running.Add(1)
+	go func() {
+		defer c.running.Done()
+		works := make([]W, len(group))
+		for i, it := range group {
+			works[i] = it.work
+		}
+		err := c.run(group, works, alone)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.vacate(group, alone, identity)
+		c.conclude(group, err)
+		c.schedule()
+	}()
+}
+
+// run gives a group its time limit and commits it.
+func (c *Committer[W]) run(group []*item[W], works []W, alone bool) error {
+	single := len(group) == 1
+	limit := time.Now().Add(c.cfg.Timeout)
+	if single {
+		limit = group[0].deadline
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), limit)
+	defer cancel()
+	return c.commit(ctx, works, single || alone)
+}
+
+// conclude answers the requests of a group that ended, or puts them back to run
+// once more, each alone.
+func (c *Committer[W]) conclude(group []*item[W], err error) {
+	var again []*item[W]
+	for _, it := range group {
+		if err == nil || it.retried || c.closed || !isWorthRetrying(err) || time.Now().After(it.deadline) {
+			c.finish(it, err)
+			continue
+		}
+		it.retried, it.state = true, queued
+		again = append(again, it)
+	}
+	if len(again) > 0 {
+		c.waiting += len(again)
+		c.queue = append(again, c.queue...) // they came first
+	}
+}
+
+// isWorthRetrying is false for what no second attempt can change.
+func isWorthRetrying(err error) bool {
+	switch fault.KindOf(err) {
+	case fault.Invalid, fault.TooLong, fault.HeadMoved:
+		return false
+	default:
+		return true
+	}
+}
+
+func (c *Committer[W]) occupy(group []*item[W], alone, identity bool) {
+	for _, it := range group {
+		it.state = started
+		for _, name := range it.work.AllTopics() {
+			c.busy[name] = struct{}{}
+		}
+	}
+	c.count(alone, identity, 1)
+	if identity {
+		c.identity = true
+	}
+}
+
+func (c *Committer[W]) vacate(group []*item[W], alone, identity bool) {
+	for _, it := range group {
+		for _, name := range it.work.AllTopics() {
+			delete(c.busy, name)
+		}
+	}
+	c.count(alone, identity, -1)
+	if identity {
+		c.identity = false
+	}
+}
+
+func (c *Committer[W]) count(alone, identity bool, change int) {
+	switch {
+	case alone:
+		c.alone += change
+	case !identity:
+		c.inFlight += change
+	}
+}

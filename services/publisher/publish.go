@@ -1,0 +1,151 @@
+package publisher
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/notice"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/services/publisher/internal/judge"
+	"github.com/xmtp-selfhosted/backend/services/publisher/internal/request"
+)
+
+// The time limit of a publish grows with its envelopes.
+const (
+	baseLimit          = 5 * time.Second
+	envelopesPerSecond = 25_000
+	maxLimit           = 60 * time.Second
+	// groupTimeout leaves a request whose shared transaction took too long the
+	// time for one alone.
+	groupTimeout = 2500 * time.Millisecond
+	// aloneLockTimeout is how long a request that runs alone waits for one lock.
+	aloneLockTimeout = 3 * time.Second
+)
+
+// limitOf is the time limit of a request.
+func limitOf(envelopes int) time.Duration {
+	return min(baseLimit+time.Duration(envelopes)*time.Second/envelopesPerSecond, maxLimit)
+}
+
+// bytesPerEnvelope is what one envelope takes in work beside its own bytes.
+const bytesPerEnvelope = 1 << 10
+
+// publish is the Publish RPC.
+func (p *Publisher) publish(ctx context.Context, wire []byte) (*rpc.Frame, error) {
+	envelopes := request.Count(wire)
+	ctx, cancel := context.WithTimeout(ctx, limitOf(envelopes))
+	defer cancel()
+	reckoned := min(int64(len(wire))+int64(envelopes)*bytesPerEnvelope, p.cfg.Group.MemoryBytes)
+	if err := p.memory.Acquire(ctx, reckoned); err != nil {
+		return nil, fault.Wrap(fault.Unavailable, err, "the publisher has no memory left for a request of this size now")
+	}
+	defer p.memory.Release(reckoned)
+	r, err := p.run(ctx, wire)
+	if err != nil {
+		p.countRejection(ctx, envelopes, err)
+		return nil, err
+	}
+	p.countStored(ctx, r)
+	return rpc.FrameOf(r.Response()), nil
+}
+
+// run parses, validates and commits a request.
+func (p *Publisher) run(ctx context.Context, wire []byte) (*request.Request, error) {
+	r, failed, err := request.Parse(wire, p.cfg.Limits)
+	if err != nil {
+		return nil, err
+	}
+	if failed != nil {
+		return nil, p.lowestFailure(ctx, r, failed)
+	}
+	if len(r.Envelopes) == 0 {
+		return r, nil
+	}
+	if err := p.validator.Validate(ctx, r); err != nil {
+		return nil, err
+	}
+	r.Trace = traceOf(ctx)
+	if err := p.committer.Do(ctx, r); err != nil {
+		return nil, err
+	}
+	return r, r.Err
+}
+
+// lowestFailure is the answer to a request that cannot succeed since one of its
+// envelopes is malformed: the failure of an earlier envelope goes first, unless
+// that one is stored already.
+func (p *Publisher) lowestFailure(ctx context.Context, r *request.Request, failed *fault.Error) error {
+	if !r.NeedsValidation() {
+		return failed
+	}
+	if err := p.validator.Validate(ctx, r); err != nil {
+		return failed
+	}
+	var keys []store.Key
+	var failures []*fault.Error
+	for i := range r.Envelopes {
+		if e := &r.Envelopes[i]; e.Failure != nil && e.Failure.Kind == fault.Invalid {
+			keys = append(keys, store.Key{Topic: e.Topic, Hash: e.Hash})
+			failures = append(failures, e.Failure.At(e.Index))
+		}
+	}
+	if len(keys) == 0 {
+		return failed
+	}
+	stored, err := p.store.FindStored(ctx, keys)
+	if err != nil {
+		return failed
+	}
+	for i, failure := range failures {
+		if _, ok := stored[i]; !ok {
+			return failure
+		}
+	}
+	return failed
+}
+
+// commit runs the transaction of a group.
+func (p *Publisher) commit(ctx context.Context, requests []*request.Request, alone bool) error {
+	group := judge.NewGroup(p.rules, requests)
+	batch := group.Batch()
+	if alone {
+		batch.LockTimeout = aloneLockTimeout
+		if limit := limitOf(len(batch.Keys)); limit > p.cfg.Pool.StatementTimeout {
+			batch.StatementTimeout = limit
+		}
+	}
+	begun := time.Now()
+	var notices []notice.Stored
+	err := p.store.Commit(ctx, batch, func(locked store.Locked) (writes store.Writes, err error) {
+		writes, notices, err = group.Judge(locked)
+		return writes, err
+	})
+	p.deps.Metrics.PublishGroupSize.Record(ctx, int64(len(requests)))
+	p.deps.Metrics.PublishCommit.Record(ctx, time.Since(begun).Seconds())
+	if err != nil {
+		p.deps.Metrics.DBErrors.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", "publish")))
+		p.deps.Logger.Warn("a publish transaction failed", "requests", len(requests), "alone", alone, "cause", err)
+		return err
+	}
+	p.sender.Send(ctx, notices)
+	return nil
+}
+
+// traceOf is the caller's trace context in the form of a notice.
+func traceOf(ctx context.Context) (wire notice.Trace) {
+	span := trace.SpanContextFromContext(ctx)
+	if !span.IsValid() {
+		return wire
+	}
+	traceID, spanID := span.TraceID(), span.SpanID()
+	copy(wire[:], traceID[:])
+	copy(wire[len(traceID):], spanID[:])
+	wire[len(wire)-1] = byte(span.TraceFlags())
+	return wire
+}
