@@ -18,7 +18,7 @@ const errorBytes = 2048
 // few tries: other goroutines may add to each.
 func allocated(f func()) uint64 {
 	size := uint64(1 << 63)
-	for range 5 {
+	for range 3 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		f()

@@ -171,9 +171,10 @@ func TestKeyPackageVectors(t *testing.T) {
 	}
 }
 
-// TestFlippedByte changes each byte of recorded packages in turn. Every byte is
-// signed or a signature, so none can change; one of a signature is always the
-// signature's fault, and never the parse's.
+// TestFlippedByte changes bytes of recorded packages in turn, each one of a
+// signature and of a small package. Every byte is signed or a signature, so none
+// can change; one of a signature is always the signature's fault, and never the
+// parse's.
 func TestFlippedByte(t *testing.T) {
 	t.Parallel()
 	seen := map[int]bool{}
@@ -194,6 +195,9 @@ func TestFlippedByte(t *testing.T) {
 		}
 		data := slices.Clone(payload.data)
 		for i := range data {
+			if !inSignature[i] && len(data) > 1000 && i%8 != 0 {
+				continue // most of a large package is a key that nobody looks into
+			}
 			data[i] ^= 0x01
 			err := validate(data, recordedNow)
 			require.Error(t, err, "%s, byte %d", payload.ID, i)
@@ -259,6 +263,16 @@ func TestFirstFaultWins(t *testing.T) {
 		requireReason(t, err, fault.InvalidKeyPackage)
 		require.ErrorContains(t, err, expected.text)
 	}
+}
+
+// TestClockBefore1970 has no time before a lifetime that begins at 0.
+func TestClockBefore1970(t *testing.T) {
+	t.Parallel()
+	maker := mlstest.New(12)
+	key := maker.InstallationKey()
+	k := maker.KeyPackage(key, maker.InboxID(), recordedNow)
+	k.Leaf.NotBefore, k.Leaf.NotAfter = 0, 10
+	require.NoError(t, validate(k.Signed(key), time.Unix(-1, 0)))
 }
 
 func TestKeyPackageErrorsSayWhere(t *testing.T) {

@@ -54,6 +54,19 @@ func TestSmallOrderKeys(t *testing.T) {
 	}
 }
 
+// TestSmallOrderKeyWithGoodR signs for the identity as key: R = S·B holds for
+// every message, and R is as good as any.
+func TestSmallOrderKeyWithGoodR(t *testing.T) {
+	t.Parallel()
+	key := unhex(t, smallOrder[0])
+	s, err := edwards25519.NewScalar().SetUniformBytes(mlstest.New(11).Bytes(64))
+	require.NoError(t, err)
+	signature := slices.Concat(new(edwards25519.Point).ScalarBaseMult(s).Bytes(), s.Bytes())
+	require.False(t, hasSmallOrder(signature[:32]))
+	require.True(t, ed25519.Verify(key, []byte("message"), signature))
+	require.False(t, verifyStrict(key, []byte("message"), signature))
+}
+
 // TestSmallOrderR has the owner of a good key sign with the identity for R.
 func TestSmallOrderR(t *testing.T) {
 	t.Parallel()

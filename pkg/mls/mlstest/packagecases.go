@@ -220,7 +220,7 @@ func (c *packageCases) extensions() {
 	c.changed("46 many leaf extensions", fault.NoReason, leaf(many...))
 	c.changed("46 many leaf extensions, first one again", fault.MalformedPayload, leaf(slices.Concat(many, many[:1])...))
 	c.changed("47 GREASE outer extension", fault.InvalidKeyPackage, listed(outer(0x0a0a), 0x0a0a))
-	c.changed("47 0xfafa is not GREASE", fault.NoReason, listed(outer(0xfafa), 0xfafa))
+	c.changed("47 look-alikes of GREASE", fault.NoReason, listed(outer(0xfafa, 0x0a1a), 0xfafa, 0x0a1a))
 	c.changed("47 GREASE in every capability", fault.NoReason, func(k *KeyPackage) {
 		all := &k.Leaf.Capabilities
 		for i, list := range []*[]uint16{
