@@ -1,0 +1,46 @@
+package delivery
+
+import "time"
+
+// Config bounds an Engine. All fields are positive.
+type Config struct {
+	// FrameBytes is the most that a Messages frame carries, unless one envelope
+	// alone is longer.
+	FrameBytes int
+	// PageBytes is how many payload bytes one fetch asks for.
+	PageBytes int
+	// PageRows is how many rows one fetch asks for, over all its topics.
+	PageRows int
+	// PageTopics is the most topics of one fetch.
+	PageTopics int
+	// EnvelopeBytes is the longest envelope: a page may exceed PageBytes by one.
+	EnvelopeBytes int
+	// Fetches is how many fetches run at a time.
+	Fetches int
+
+	// SessionFrames and SessionBytes bound the queued output of one session.
+	SessionFrames int
+	SessionBytes  int
+	// NoticeBytes bounds the notices kept for all topics, the oldest go first.
+	NoticeBytes int
+	// BudgetBytes bounds pages in flight and queued output of all sessions.
+	BudgetBytes int
+
+	// StepTopics is how many registrations one Step or Close handles.
+	StepTopics int
+	// MaxTopics is the most registrations of a session.
+	MaxTopics int
+
+	// SlowClient is how long a full output may stand still.
+	SlowClient time.Duration
+	// LostDatabase is how long streams stay open without a database connection.
+	LostDatabase time.Duration
+}
+
+// liveFrames is how many frames of live output go before one of history.
+const liveFrames = 4
+
+// budgetShare divides the free budget: a session may hold one part of it in its
+// output before history waits. Some budget so stays free for other sessions,
+// however many do not read.
+const budgetShare = 8

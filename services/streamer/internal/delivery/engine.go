@@ -1,0 +1,231 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
+)
+
+// Engine is the delivery state of one process.
+type Engine struct {
+	config   Config
+	topics   map[topic.Topic]*entry
+	sessions map[*Session]struct{}
+	effects  Effects
+
+	registered int
+	// notices are the kept ones in the order of arrival, with forgotten ones
+	// among them.
+	notices     []*kept
+	forgotten   int
+	noticeBytes int
+
+	ready    []*Session      // wait for their turn at the database
+	waiting  []*registration // wait for the next tick
+	inFlight int
+	fetches  uint64
+	used     int // of the budget
+
+	now       time.Time
+	connected bool
+	lostAt    time.Time
+}
+
+// Effects are what the owner of an Engine has to do.
+type Effects struct {
+	// Wake are sessions with output whose Next returned nil before, or was never
+	// called.
+	Wake []*Session
+	// Fetch are pages to read: each ends in Page or FetchFailed.
+	Fetch []*Fetch
+	// Ended are sessions to end with their Err.
+	Ended []*Session
+	// Room are sessions whose Begin was refused and may be tried again.
+	Room []*Session
+}
+
+// New returns an engine without a database connection: see Found.
+func New(config Config, now time.Time) *Engine {
+	return &Engine{
+		config:   config,
+		topics:   map[topic.Topic]*entry{},
+		sessions: map[*Session]struct{}{},
+		now:      now,
+		lostAt:   now,
+	}
+}
+
+// TakeEffects returns what is to be done since the last call.
+func (e *Engine) TakeEffects() Effects {
+	taken := e.effects
+	e.effects = Effects{}
+	return taken
+}
+
+// Stats are for metrics.
+type Stats struct {
+	Sessions, Registered     int
+	NoticeBytes, BudgetBytes int
+}
+
+// Stats returns the current figures.
+func (e *Engine) Stats() Stats {
+	return Stats{Sessions: len(e.sessions), Registered: e.registered, NoticeBytes: e.noticeBytes, BudgetBytes: e.used}
+}
+
+// Interested says whether the topic has registrations.
+func (e *Engine) Interested(name topic.Topic) bool { return e.topics[name] != nil }
+
+// Notice delivers what was stored: envelope.SequenceID follows previous on the
+// topic without anything between. Without Encoded bytes it only raises the known
+// head.
+func (e *Engine) Notice(name topic.Topic, previous topic.SequenceID, envelope *Envelope) {
+	t := e.topics[name]
+	if t == nil {
+		return
+	}
+	id := envelope.SequenceID
+	t.known = max(t.known, id)
+	carries := len(envelope.Encoded) > 0
+	late := false // some registration cannot take it now
+	for _, r := range t.registrations {
+		switch {
+		case r.session.err != nil || r.floor >= id:
+		case r.state != current:
+			late = true
+		case carries && previous <= r.floor && e.admitLive(r, envelope):
+		default:
+			late = true
+			e.fallBehind(r)
+		}
+	}
+	if late && carries {
+		e.keep(t, envelope, previous)
+		e.relink(t)
+	}
+	e.dispatch()
+}
+
+// relink tries the registrations of a topic that catch up against its notices.
+func (e *Engine) relink(t *entry) {
+	for i := 0; i < len(t.registrations) && t.catching != nil; i++ {
+		r := t.registrations[i]
+		if r.session.err != nil || r.state == current || r.state == registering {
+			continue
+		}
+		if e.link(r); r.floor >= t.known {
+			r.state = current
+			e.isCurrent(t)
+		}
+	}
+}
+
+// Raise says that the topic has an envelope with this sequence id, or a later
+// one. It says whether that was news to a registered topic.
+func (e *Engine) Raise(name topic.Topic, id topic.SequenceID) bool {
+	t := e.topics[name]
+	if t == nil || id <= t.known {
+		return false
+	}
+	e.raise(t, id)
+	e.dispatch()
+	return true
+}
+
+func (e *Engine) raise(t *entry, id topic.SequenceID) {
+	if id <= t.known {
+		return
+	}
+	t.known = id
+	for _, r := range t.registrations {
+		if r.state == current && r.floor < id && r.session.err == nil {
+			e.fallBehind(r)
+		}
+	}
+}
+
+// Lost says that there is no database connection. Nothing is fetched until
+// Found; notices that link are still delivered, for Config.LostDatabase.
+func (e *Engine) Lost() {
+	if e.connected {
+		e.connected = false
+		e.lostAt = e.now
+	}
+}
+
+// Connected says whether Found was called after the last Lost. Without a
+// connection no registration may be added.
+func (e *Engine) Connected() bool { return e.connected }
+
+// Found says that the database answers again, with the same lineage: what it
+// shows may be older than what it showed before, but not different.
+func (e *Engine) Found() {
+	e.connected = true
+	e.dispatch()
+}
+
+// Reset ends every session and forgets all heads: the database is of another
+// lineage, and nothing of the old one may reach a later session.
+func (e *Engine) Reset(reason *fault.Error) {
+	e.EndAll(reason)
+	e.topics = map[topic.Topic]*entry{}
+	e.ready, e.waiting = nil, nil
+	for s := range e.sessions {
+		s.inReady = false
+	}
+}
+
+// EndAll ends every session.
+func (e *Engine) EndAll(reason *fault.Error) {
+	for s := range e.sessions {
+		e.end(s, reason)
+	}
+}
+
+var (
+	errSlow = fault.Errorf(fault.Exhausted, "the client did not take what was queued for it in time: reconnect from durable cursors")
+	errLost = fault.Errorf(fault.Unavailable, "the stream's database has been unreachable for too long")
+)
+
+// Tick is the end of a sweep: topics that wait for the replica are read again.
+// It also finds sessions whose time is up.
+func (e *Engine) Tick(now time.Time) {
+	e.now = now
+	again := e.waiting
+	e.waiting = nil
+	for _, r := range again {
+		if r.state == waiting && r.session.err == nil {
+			e.enqueue(r)
+		}
+	}
+	for s := range e.sessions {
+		e.checkSlow(s)
+	}
+	if !e.connected && now.Sub(e.lostAt) >= e.config.LostDatabase {
+		e.EndAll(errLost)
+	}
+	e.dispatch()
+}
+
+func (e *Engine) checkSlow(s *Session) {
+	if !s.full || s.err != nil {
+		s.stuckSince = time.Time{}
+		return
+	}
+	progress := s.progress.Load()
+	if s.stuckSince.IsZero() || progress != s.seen {
+		s.stuckSince, s.seen = e.now, progress
+		return
+	}
+	if e.now.Sub(s.stuckSince) >= e.config.SlowClient {
+		e.end(s, errSlow)
+	}
+}
+
+func (e *Engine) end(s *Session, reason *fault.Error) {
+	if s.err == nil {
+		s.err = reason
+		e.effects.Ended = append(e.effects.Ended, s)
+	}
+}

@@ -1,0 +1,76 @@
+package delivery
+
+import (
+	"math/bits"
+
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
+)
+
+// Envelope is one encoded ServerEnvelope, shared by all outputs it is queued in.
+type Envelope struct {
+	SequenceID topic.SequenceID
+	// ServerNS is the start of the storing transaction, for metrics.
+	ServerNS int64
+	// Encoded must not change.
+	Encoded []byte
+
+	// holders counts the outputs that hold it; the budget counts it once.
+	holders int32
+}
+
+// FramedSize is what the envelope takes in a Messages frame: tag, length, bytes.
+func (e *Envelope) FramedSize() int {
+	return 1 + (bits.Len(uint(len(e.Encoded))|1)+6)/7 + len(e.Encoded)
+}
+
+// Kind of a frame.
+type Kind uint8
+
+// The frames of both stream kinds. Started carries targets on a static stream
+// only.
+const (
+	Started Kind = iota
+	Applied
+	Messages
+	Ping
+	Pong
+	Keepalive
+	kinds
+)
+
+// String is the value of the frame label in metrics.
+func (k Kind) String() string {
+	return [kinds]string{"started", "applied", "messages", "ping", "pong", "keepalive"}[k]
+}
+
+// Target is the fixed catch-up target of a new registration.
+type Target struct {
+	Topic   topic.Topic
+	Through topic.SequenceID
+}
+
+// targetBytes is about what a target takes in memory and on the wire.
+const targetBytes = 48
+
+// controlBytes is what a frame without envelopes is counted as.
+const controlBytes = 64
+
+// Frame is one message to a client. Its owner encodes it.
+type Frame struct {
+	Kind      Kind
+	ID        uint64 // of Applied
+	Nonce     uint64 // of Ping and Pong
+	Targets   []Target
+	Envelopes []*Envelope
+	// Live of the envelopes came straight from notices.
+	Live int
+	// Bytes is the size of the envelopes with their framing, or an estimate for
+	// other kinds.
+	Bytes int
+
+	// number in its lane, the fetch it came from, and the live frame that it
+	// must not overtake if it is history.
+	number uint32
+	after  uint32
+	fetch  uint64
+}

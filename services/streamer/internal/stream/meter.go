@@ -1,0 +1,109 @@
+package stream
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
+)
+
+// Meter counts what streams do. Its label sets are made once.
+type Meter struct {
+	metrics *telemetry.Metrics
+	frames  [delivery.Keepalive + 1]metric.MeasurementOption
+	last    delivery.Stats
+}
+
+// NewMeter returns a meter on the instruments of a process.
+func NewMeter(metrics *telemetry.Metrics) *Meter {
+	m := &Meter{metrics: metrics}
+	for kind := range m.frames {
+		m.frames[kind] = label("frame", delivery.Kind(kind).String())
+	}
+	return m
+}
+
+func label(name, value string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String(name, value)))
+}
+
+var (
+	heard    = label("outcome", "heard")
+	foreign  = label("outcome", "foreign")
+	live     = label("phase", "live")
+	catchUp  = label("phase", "catch_up")
+	bidi     = label("kind", "bidi")
+	static   = label("kind", "static")
+	endLabel = [...]metric.MeasurementOption{
+		fault.Broken:        label("reason", "internal"),
+		fault.Invalid:       label("reason", "invalid"),
+		fault.TooLong:       label("reason", "too_long"),
+		fault.HeadMoved:     label("reason", "internal"),
+		fault.Unavailable:   label("reason", "unavailable"),
+		fault.Late:          label("reason", "no_pong"),
+		fault.Exhausted:     label("reason", "exhausted"),
+		fault.Unimplemented: label("reason", "internal"),
+		fault.Cancelled:     label("reason", "cancelled"),
+	}
+	endedByClient = label("reason", "half_close")
+)
+
+func (m *Meter) notice(outcome string) {
+	option := heard
+	if outcome == "foreign" {
+		option = foreign
+	}
+	m.metrics.NoticesReceived.Add(context.Background(), 1, option)
+}
+
+func (m *Meter) found(news int64) {
+	if news > 0 {
+		m.metrics.SweepFound.Add(context.Background(), news)
+	}
+}
+
+func (m *Meter) opened(kind metric.MeasurementOption) {
+	m.metrics.StreamSessions.Add(context.Background(), 1, kind)
+}
+
+func (m *Meter) ended(kind metric.MeasurementOption, err error) {
+	ctx := context.Background()
+	m.metrics.StreamSessions.Add(ctx, -1, kind)
+	if err == nil {
+		m.metrics.StreamEnded.Add(ctx, 1, endedByClient)
+		return
+	}
+	m.metrics.StreamEnded.Add(ctx, 1, endLabel[fault.KindOf(err)])
+}
+
+func (m *Meter) sent(f *delivery.Frame) {
+	ctx := context.Background()
+	m.metrics.StreamFramesSent.Add(ctx, 1, m.frames[f.Kind])
+	if f.Kind != delivery.Messages {
+		return
+	}
+	if f.Live > 0 {
+		m.metrics.StreamEnvelopesSent.Add(ctx, int64(f.Live), live)
+		// The newest waited least: one figure a frame is enough for a histogram.
+		if newest := f.Envelopes[len(f.Envelopes)-1].ServerNS; newest > 0 && f.Live == len(f.Envelopes) {
+			m.metrics.StreamLiveLatency.Record(ctx, time.Duration(time.Now().UnixNano()-newest).Seconds())
+		}
+	}
+	if history := len(f.Envelopes) - f.Live; history > 0 {
+		m.metrics.StreamEnvelopesSent.Add(ctx, int64(history), catchUp)
+	}
+}
+
+// levels reports the changes since the call before. Calls come one at a time.
+func (m *Meter) levels(now delivery.Stats) {
+	ctx := context.Background()
+	m.metrics.StreamTopicsRegistered.Add(ctx, int64(now.Registered-m.last.Registered))
+	m.metrics.NoticeBufferBytes.Add(ctx, int64(now.NoticeBytes-m.last.NoticeBytes))
+	m.metrics.DeliveryBudgetBytes.Add(ctx, int64(now.BudgetBytes-m.last.BudgetBytes))
+	m.last = now
+}

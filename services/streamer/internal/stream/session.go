@@ -1,0 +1,176 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"go.opentelemetry.io/otel/metric"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
+)
+
+// session is one open stream. An idle one costs the goroutine of its handler
+// and, if it is bidirectional, the one that receives; who sends runs only while
+// there is something to send.
+type session struct {
+	hub       *Hub
+	transport grpc.ServerStream
+	delivery  *delivery.Session
+	kind      metric.MeasurementOption
+	fields    map[delivery.Kind]protowire.Number
+	alive     keepalive
+	room      chan struct{} // an update may be tried again
+
+	once  sync.Once
+	ended chan struct{}
+	err   error // set before ended is closed
+	// begun is closed when the transport took Started.
+	begun chan struct{}
+}
+
+// open adds a session to the engine.
+func (h *Hub) open(transport grpc.ServerStream, kind metric.MeasurementOption, fields map[delivery.Kind]protowire.Number) (*session, error) {
+	s := &session{
+		hub: h, transport: transport, kind: kind, fields: fields,
+		room: make(chan struct{}, 1), ended: make(chan struct{}), begun: make(chan struct{}),
+	}
+	connected := false
+	h.do(func(engine *delivery.Engine) {
+		if connected = engine.Connected(); connected {
+			s.delivery = engine.Open(s)
+		}
+	})
+	if !connected {
+		return nil, fault.Errorf(fault.Unavailable, "the stream's database is not reachable at the moment")
+	}
+	h.meter.opened(kind)
+	return s, nil
+}
+
+// end lets the handler return with err. Only the first call counts.
+func (s *session) end(err error) {
+	s.once.Do(func() {
+		s.err = err
+		close(s.ended)
+	})
+}
+
+// wait returns when the session has ended, with its error.
+func (s *session) wait() error {
+	select {
+	case <-s.ended:
+	case <-s.transport.Context().Done():
+		s.end(context.Cause(s.transport.Context()))
+		<-s.ended
+	}
+	return s.err
+}
+
+// close removes the session. The goroutine that sends may be inside the
+// transport still; it comes back when the handler has returned.
+func (s *session) close() {
+	s.end(fault.Errorf(fault.Cancelled, "the stream has ended"))
+	s.alive.stop()
+	for more := true; more; {
+		s.hub.do(func(engine *delivery.Engine) { more = engine.Close(s.delivery) })
+	}
+	s.hub.meter.ended(s.kind, s.err)
+}
+
+// control queues a frame without envelopes.
+func (s *session) control(f *delivery.Frame) {
+	s.hub.do(func(engine *delivery.Engine) { engine.Control(s.delivery, f) })
+}
+
+// send hands frames to the transport until there are none.
+func (s *session) send() {
+	defer s.hub.running.Done()
+	for {
+		var f *delivery.Frame
+		s.hub.do(func(engine *delivery.Engine) { f = engine.Next(s.delivery) })
+		if f == nil {
+			return
+		}
+		if err := s.transport.SendMsg(s.encode(f)); err != nil {
+			s.end(err)
+			return
+		}
+		s.hub.meter.sent(f)
+		s.sent(f)
+	}
+}
+
+// sent notes what the transport took.
+func (s *session) sent(f *delivery.Frame) {
+	if f.Kind == delivery.Started {
+		s.alive.start(s)
+		close(s.begun)
+		return
+	}
+	s.alive.sent(f)
+}
+
+// apply carries out a valid update. An error ends the session.
+func (s *session) apply(u delivery.Update) error {
+	for begun := false; ; {
+		s.hub.do(func(engine *delivery.Engine) { begun = engine.Begin(s.delivery, u) })
+		if begun {
+			break
+		}
+		select {
+		case <-s.room:
+		case <-s.ended:
+			return s.err
+		}
+	}
+	for {
+		var progress delivery.Progress
+		var failure *fault.Error
+		s.hub.do(func(engine *delivery.Engine) { progress, failure = engine.Step(s.delivery) })
+		switch {
+		case failure != nil:
+			return failure
+		case progress == delivery.Done:
+			return nil
+		case progress == delivery.NeedHeads:
+			if err := s.readHeads(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// readHeads reads the targets of an update, in one read.
+func (s *session) readHeads() error {
+	ctx := s.transport.Context()
+	select {
+	case s.hub.heads <- struct{}{}:
+		defer func() { <-s.hub.heads }()
+	case <-s.ended:
+		return s.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.hub.mu.Lock()
+	names := s.delivery.Pending()
+	s.hub.mu.Unlock()
+	heads, err := s.hub.database.Heads(ctx, names)
+	if err != nil {
+		return headsError(err)
+	}
+	s.hub.do(func(engine *delivery.Engine) { engine.Heads(s.delivery, heads) })
+	return nil
+}
+
+// headsError is what a client reads when its targets could not be: it may try
+// again.
+func headsError(err error) error {
+	if kind := fault.KindOf(err); kind == fault.Late && !errors.Is(err, context.DeadlineExceeded) {
+		return fault.Wrap(fault.Unavailable, err, "the stream's database took too long to answer")
+	}
+	return err
+}
