@@ -9,14 +9,14 @@ import (
 // verifier checks signatures of one key as MLS makes them (RFC 9420, section
 // 5.1.2). It reuses a buffer, so it is for one goroutine.
 type verifier struct {
-	key    []byte
+	key    strictKey
 	buffer []byte
 }
 
 // newVerifier returns a verifier for contents of up to size bytes.
 func newVerifier(key []byte, size int) verifier {
 	const framing = 32 // label and length prefixes
-	return verifier{key: key, buffer: make([]byte, 0, size+framing)}
+	return verifier{key: newStrictKey(key), buffer: make([]byte, 0, size+framing)}
 }
 
 // verify says whether signature is the key's over a labelled content.
@@ -26,7 +26,7 @@ func (v *verifier) verify(label string, content, signature []byte) bool {
 	v.buffer = append(append(v.buffer, prefix...), label...)
 	v.buffer = appendLength(v.buffer, len(content))
 	v.buffer = append(v.buffer, content...)
-	return verifyStrict(v.key, v.buffer, signature)
+	return v.key.verify(v.buffer, signature)
 }
 
 // appendLength writes the length prefix of a vector below 2^30 bytes.
@@ -41,13 +41,22 @@ func appendLength(to []byte, length int) []byte {
 	}
 }
 
-// verifyStrict is Ed25519 without the keys and signatures that hold for more
-// than one message: a public key or an R of small order is refused.
-func verifyStrict(key, message, signature []byte) bool {
-	return len(key) == ed25519.PublicKeySize &&
+// strictKey is an Ed25519 public key that refuses signatures which hold for more
+// than one message: all of them if the key has small order, and those with an R
+// of small order.
+type strictKey struct {
+	key    []byte
+	usable bool
+}
+
+func newStrictKey(key []byte) strictKey {
+	return strictKey{key: key, usable: len(key) == ed25519.PublicKeySize && !hasSmallOrder(key)}
+}
+
+func (k strictKey) verify(message, signature []byte) bool {
+	return k.usable &&
 		len(signature) == ed25519.SignatureSize &&
-		ed25519.Verify(key, message, signature) &&
-		!hasSmallOrder(key) &&
+		ed25519.Verify(k.key, message, signature) &&
 		!hasSmallOrder(signature[:32])
 }
 

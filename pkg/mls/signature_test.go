@@ -50,7 +50,7 @@ func TestSmallOrderKeys(t *testing.T) {
 				break
 			}
 		}
-		require.False(t, verifyStrict(key, message, signature), encoded)
+		require.False(t, newStrictKey(key).verify(message, signature), encoded)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestSmallOrderKeyWithGoodR(t *testing.T) {
 	signature := slices.Concat(new(edwards25519.Point).ScalarBaseMult(s).Bytes(), s.Bytes())
 	require.False(t, hasSmallOrder(signature[:32]))
 	require.True(t, ed25519.Verify(key, []byte("message"), signature))
-	require.False(t, verifyStrict(key, []byte("message"), signature))
+	require.False(t, newStrictKey(key).verify([]byte("message"), signature))
 }
 
 // TestSmallOrderR has the owner of a good key sign with the identity for R.
@@ -86,23 +86,23 @@ func TestSmallOrderR(t *testing.T) {
 	signature := slices.Concat(r, s.Bytes())
 
 	require.True(t, ed25519.Verify(public, message, signature))
-	require.False(t, verifyStrict(public, message, signature))
-	require.True(t, verifyStrict(public, message, ed25519.Sign(key, message)))
+	require.False(t, newStrictKey(public).verify(message, signature))
+	require.True(t, newStrictKey(public).verify(message, ed25519.Sign(key, message)))
 }
 
-func TestVerifyStrictRefusesWrongLengths(t *testing.T) {
+func TestStrictKeyRefusesWrongLengths(t *testing.T) {
 	t.Parallel()
 	key := mlstest.New(7).InstallationKey()
 	public := key.Public().(ed25519.PublicKey)
 	good := ed25519.Sign(key, []byte("message"))
-	require.True(t, verifyStrict(public, []byte("message"), good))
-	require.False(t, verifyStrict(public, []byte("massage"), good))
+	require.True(t, newStrictKey(public).verify([]byte("message"), good))
+	require.False(t, newStrictKey(public).verify([]byte("massage"), good))
 	for _, length := range []int{0, 31, 33} {
-		require.False(t, verifyStrict(make([]byte, length), []byte("message"), good))
+		require.False(t, newStrictKey(make([]byte, length)).verify([]byte("message"), good))
 	}
 	for _, length := range []int{0, 63} {
-		require.False(t, verifyStrict(public, []byte("message"), good[:length]))
+		require.False(t, newStrictKey(public).verify([]byte("message"), good[:length]))
 	}
-	require.False(t, verifyStrict(public, []byte("message"), append(good, 0)))
+	require.False(t, newStrictKey(public).verify([]byte("message"), append(good, 0)))
 	require.True(t, hasSmallOrder(unhex(t, "02"+hex.EncodeToString(make([]byte, 31)))), "no point at all")
 }
