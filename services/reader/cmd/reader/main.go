@@ -1,0 +1,42 @@
+// Command reader serves the reads of the backend to its gateways.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/reader"
+)
+
+func main() {
+	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if err := run(logger); err != nil {
+		logger.Error("the reader stopped", "cause", err.Error())
+		os.Exit(1)
+	}
+}
+
+func run(logger *slog.Logger) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	cfg, err := config.Load[reader.Config]()
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on XMTP_READER_LISTEN: %w", err)
+	}
+	role, err := reader.New(cfg, reader.Deps{Listener: listener, Logger: logger, Metrics: telemetry.Discard()})
+	if err != nil {
+		return err
+	}
+	return role.Run(ctx)
+}

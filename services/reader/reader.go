@@ -1,0 +1,120 @@
+// Package reader is the role that answers reads: queries from the primary,
+// newest envelopes and inbox lookups from a replica, wallet signatures from a
+// chain. It keeps no state, so that any number of readers can run side by side.
+package reader
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/wallet"
+	"github.com/xmtp-selfhosted/backend/services/reader/internal/database"
+	"github.com/xmtp-selfhosted/backend/services/reader/internal/identity"
+	"github.com/xmtp-selfhosted/backend/services/reader/internal/query"
+)
+
+// Deps is what a reader needs beside its configuration.
+type Deps struct {
+	Listener net.Listener
+	Logger   *slog.Logger
+	Metrics  *telemetry.Metrics
+	// ServerOptions are further options of the server, such as stats handlers.
+	ServerOptions []grpc.ServerOption
+}
+
+// Reader is the role.
+type Reader struct {
+	deps     Deps
+	server   *rpc.Server
+	primary  *database.Set
+	replica  *database.Set // primary when there is no replica
+	verifier *wallet.Verifier
+}
+
+// New builds a reader and starts nothing.
+func New(cfg Config, deps Deps) (*Reader, error) {
+	if deps.Listener == nil || deps.Logger == nil || deps.Metrics == nil {
+		return nil, errors.New("a reader needs a listener, a logger and metrics")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Reader{deps: deps}
+	var err error
+	if r.verifier, err = wallet.New(cfg.Wallet); err != nil {
+		return nil, err
+	}
+	r.verifier.OnResult = func(result string) {
+		deps.Metrics.SCWVerifications.Add(context.Background(), 1, metric.WithAttributes(attribute.String("result", result)))
+	}
+	if err := r.openDatabases(cfg); err != nil {
+		return nil, err
+	}
+	r.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
+		Metrics: deps.Metrics, Logger: deps.Logger, MaxRequestBytes: int(cfg.Limits.MaxRequestBytes), Options: deps.ServerOptions,
+	}, query.New(cfg.Limits, r.primary, r.replica).Service(), identity.New(cfg.Limits, r.replica, r.verifier, cfg.SCWConcurrency).Service())
+	return r, nil
+}
+
+func (r *Reader) openDatabases(cfg Config) error {
+	var err error
+	r.primary, err = database.Open("primary", []config.Secret{cfg.PrimaryURL}, cfg.Database, cfg.Pool, r.databaseChanged)
+	if err != nil {
+		return err
+	}
+	r.replica = r.primary
+	if len(cfg.ReplicaURL) == 0 {
+		return nil
+	}
+	if r.replica, err = database.Open("replica", cfg.ReplicaURL, cfg.Database, cfg.Pool, r.databaseChanged); err != nil {
+		r.primary.Close()
+	}
+	return err
+}
+
+// databaseChanged sets the role's health. A reader serves while any of its
+// databases is up: what the others would answer is UNAVAILABLE call by call, and
+// no reason to take the rest away.
+func (r *Reader) databaseChanged() {
+	primary, replica := r.primary.Up(), r.replica.Up()
+	r.server.SetServing(primary || replica)
+	r.deps.Logger.Info("the databases of the reader changed", "primary_up", primary, "replica_up", replica)
+}
+
+// Run serves until ctx ends, then drains. It can be called once.
+func (r *Reader) Run(ctx context.Context) error {
+	// The databases are watched until the last call has been answered.
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var group errgroup.Group
+	for _, set := range r.sets() {
+		group.Go(func() error { return set.Run(watching) })
+	}
+	group.Go(func() error {
+		defer stop()
+		return r.server.Serve(ctx, r.deps.Listener)
+	})
+	err := group.Wait()
+	for _, set := range r.sets() {
+		set.Close()
+	}
+	r.verifier.Close()
+	return err
+}
+
+func (r *Reader) sets() []*database.Set {
+	if r.replica == r.primary {
+		return []*database.Set{r.primary}
+	}
+	return []*database.Set{r.primary, r.replica}
+}
