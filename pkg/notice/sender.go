@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel/attribute"
@@ -51,8 +52,11 @@ type Sender struct {
 
 	mu     sync.Mutex
 	queue  []Stored
-	bytes  int
+	spare  []Stored // an empty queue to swap in
+	bytes  int      // of what is queued and what is being sent
 	wakeUp chan struct{}
+
+	wire []byte // of the notice being sent; Run's own
 }
 
 // NewSender prepares a sender; Run connects.
@@ -94,45 +98,69 @@ func (s *Sender) Send(ctx context.Context, stored []Stored) {
 
 func queuedSize(stored *Stored) int { return HeaderLength + len(stored.Payload) }
 
-// Run sends until ctx ends, then what is queued is dropped. The bus may be away
-// at the start and at any time later.
+// Run sends until ctx ends, and then what is queued, if the bus takes it within
+// the time of one write. The bus may be away at the start and at any time later.
 func (s *Sender) Run(ctx context.Context) error {
 	conn, err := connect(s.cfg, s.logger, s.connected)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	var batch []Stored
-	var wire []byte
+	sending, cancel := graceful(ctx, s.cfg.WriteTimeout)
+	defer cancel()
 	for {
 		select {
-		case <-ctx.Done():
-			return nil
 		case <-s.wakeUp:
-		}
-		batch = s.take(batch[:0])
-		sent := 0
-		for i := range batch {
-			if ctx.Err() != nil {
-				return nil
+			s.drain(sending, conn)
+		case <-ctx.Done():
+			s.drain(sending, conn)
+			if conn.IsConnected() {
+				_ = conn.FlushTimeout(s.cfg.WriteTimeout)
 			}
-			wire = s.append(wire[:0], &batch[i])
-			if s.publish(ctx, conn, &batch[i], wire) {
-				sent++
-			}
-			s.release(&batch[i])
+			return nil
 		}
-		s.metrics.NoticesSent.Add(ctx, int64(sent))
-		clear(batch)
 	}
 }
 
+// graceful returns a context that ends some time after ctx.
+func graceful(ctx context.Context, after time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(after):
+			cancel()
+		case <-later.Done():
+		}
+	})
+	return later, func() {
+		stop()
+		cancel()
+	}
+}
+
+// drain sends what is queued now; once ctx has ended it drops the rest.
+func (s *Sender) drain(ctx context.Context, conn *nats.Conn) {
+	batch := s.take()
+	sent := 0
+	for i := range batch {
+		if ctx.Err() == nil && s.publish(ctx, conn, &batch[i]) {
+			sent++
+		}
+		s.release(&batch[i])
+	}
+	s.metrics.NoticesSent.Add(ctx, int64(sent))
+	clear(batch)
+	s.mu.Lock()
+	s.spare = batch[:0]
+	s.mu.Unlock()
+}
+
 // take swaps the queue for an empty one.
-func (s *Sender) take(empty []Stored) []Stored {
+func (s *Sender) take() []Stored {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.queue
-	s.queue = empty
+	s.queue, s.spare = s.spare, nil
 	return taken
 }
 
@@ -142,26 +170,33 @@ func (s *Sender) release(stored *Stored) {
 	s.mu.Unlock()
 }
 
-func (s *Sender) append(wire []byte, stored *Stored) []byte {
-	wire = Append(wire, &Notice{
+// header encodes a notice without its envelope.
+func (s *Sender) header(stored *Stored) []byte {
+	return Append(s.wire[:0], &Notice{
 		Topic:      stored.Meta.Topic,
 		SequenceID: stored.Meta.SequenceID,
 		Previous:   stored.Previous,
 		Lineage:    stored.Lineage,
 		Trace:      stored.Trace,
 	})
-	if envelope.ServerSize(&stored.Meta, stored.Payload) > int(s.inline.Load()) {
-		return wire
-	}
-	return envelope.AppendServer(wire, &stored.Meta, stored.Payload)
 }
 
-func (s *Sender) publish(ctx context.Context, conn *nats.Conn, stored *Stored, wire []byte) bool {
-	err := conn.Publish(s.subjects[shardOf(stored.Meta.Topic)], wire)
+// publish hands one notice to the client, which copies it.
+func (s *Sender) publish(ctx context.Context, conn *nats.Conn, stored *Stored) bool {
+	subject := s.subjects[shardOf(stored.Meta.Topic)]
+	s.wire = s.header(stored)
+	if envelope.ServerSize(&stored.Meta, stored.Payload) <= int(s.inline.Load()) {
+		s.wire = envelope.AppendServer(s.wire, &stored.Meta, stored.Payload)
+	}
+	err := conn.Publish(subject, s.wire)
+	if errors.Is(err, nats.ErrMaxPayload) { // another server than before
+		s.wire = s.header(stored)
+		err = conn.Publish(subject, s.wire)
+	}
 	switch {
 	case err == nil:
 		return true
-	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting):
+	case errors.Is(err, nats.ErrReconnectBufExceeded):
 		s.metrics.NoticesDropped.Add(ctx, 1, droppedBus)
 	case errors.Is(err, nats.ErrMaxPayload):
 		s.metrics.NoticesDropped.Add(ctx, 1, droppedTooLarge)

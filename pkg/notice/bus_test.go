@@ -1,0 +1,356 @@
+package notice_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/envelope"
+	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
+	"github.com/xmtp-selfhosted/backend/pkg/notice"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
+)
+
+const within = 20 * time.Second
+
+func settings(t *testing.T, url string) notice.Config {
+	t.Helper()
+	cfg, err := config.LoadFrom[notice.Config](map[string]string{
+		"XMTP_NATS_URL": url, "XMTP_IDENTIFIER": "org.example.test",
+		"XMTP_NATS_RECONNECT_WAIT": "20ms", "XMTP_NATS_CONNECT_TIMEOUT": "500ms", "XMTP_NATS_WRITE_TIMEOUT": "300ms",
+	})
+	require.NoError(t, err)
+	return cfg
+}
+
+func bus(t *testing.T, options natslocal.Options) *natslocal.Server {
+	t.Helper()
+	server, err := natslocal.Start(options)
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	return server
+}
+
+// meter reads the counters of a sender or a receiver.
+type meter struct {
+	t      *testing.T
+	reader *sdkmetric.ManualReader
+	*telemetry.Metrics
+}
+
+func newMeter(t *testing.T) *meter {
+	t.Helper()
+	reader := sdkmetric.NewManualReader()
+	metrics, err := telemetry.NewMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	require.NoError(t, err)
+	return &meter{t: t, reader: reader, Metrics: metrics}
+}
+
+// count sums a counter over the points that have the attribute value, or all.
+func (m *meter) count(name, value string) (sum int64) {
+	m.t.Helper()
+	var all metricdata.ResourceMetrics
+	require.NoError(m.t, m.reader.Collect(context.Background(), &all))
+	for _, scope := range all.ScopeMetrics {
+		for _, metric := range scope.Metrics {
+			points, ok := metric.Data.(metricdata.Sum[int64])
+			if metric.Name != name || !ok {
+				continue
+			}
+			for _, point := range points.DataPoints {
+				for _, attribute := range point.Attributes.ToSlice() {
+					if value == attribute.Value.AsString() {
+						sum += point.Value
+					}
+				}
+				if value == "" {
+					sum += point.Value
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// ear collects what a receiver hears.
+type ear struct {
+	mu    sync.Mutex
+	heard []notice.Notice
+	up    []bool
+}
+
+func (e *ear) notices() []notice.Notice {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]notice.Notice(nil), e.heard...)
+}
+
+func (e *ear) states() []bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]bool(nil), e.up...)
+}
+
+// run runs until the end of the test.
+func run(t *testing.T, what func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- what(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			require.NoError(t, err)
+		case <-time.After(within):
+			t.Fatal("Run did not return")
+		}
+	})
+}
+
+func listen(t *testing.T, cfg notice.Config, m *meter) *ear {
+	t.Helper()
+	e := &ear{}
+	receiver := notice.NewReceiver(cfg, slog.New(slog.DiscardHandler), m.Metrics, notice.Listener{
+		Notice: func(n notice.Notice) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.heard = append(e.heard, n)
+		},
+		Connected: func(up bool) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.up = append(e.up, up)
+		},
+	})
+	run(t, receiver.Run)
+	return e
+}
+
+// heardBy waits for the receiver's connection.
+func heardBy(t *testing.T, cfg notice.Config, m *meter) *ear {
+	t.Helper()
+	e := listen(t, cfg, m)
+	eventually(t, func() bool { return len(e.states()) > 0 }, "the receiver connects")
+	return e
+}
+
+func sender(t *testing.T, cfg notice.Config, m *meter) *notice.Sender {
+	t.Helper()
+	s := notice.NewSender(cfg, slog.New(slog.DiscardHandler), m.Metrics)
+	run(t, s.Run)
+	return s
+}
+
+func eventually(t *testing.T, condition func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, condition, within, 5*time.Millisecond, what)
+}
+
+func group(n int) topic.Topic {
+	return topic.Topic("\x00" + strings.Repeat("g", 14) + string([]byte{byte(n >> 8), byte(n)}))
+}
+
+func stored(n, size int) notice.Stored {
+	payload := bytes.Repeat([]byte{byte(n)}, size)
+	return notice.Stored{
+		Meta: envelope.Meta{
+			Topic: group(n), SequenceID: topic.SequenceID(n + 10), ServerNS: 5, MessageHash: envelope.HashOf(payload),
+		},
+		Payload:  payload,
+		Previous: topic.SequenceID(n),
+		Lineage:  notice.Lineage{SystemIdentifier: -7, Timeline: 3},
+		Trace:    notice.Trace{1, 2, 3},
+	}
+}
+
+// sendUntilHeard covers the time in which the sender is not connected yet.
+func sendUntilHeard(t *testing.T, s *notice.Sender, e *ear, n int) {
+	t.Helper()
+	eventually(t, func() bool {
+		s.Send(t.Context(), []notice.Stored{stored(n, 10)})
+		for _, heard := range e.notices() {
+			if heard.Topic == group(n) {
+				return true
+			}
+		}
+		return false
+	}, "a notice arrives")
+}
+
+func TestNoticesArriveWholeAndInOrderOnEveryShard(t *testing.T) {
+	server := bus(t, natslocal.Options{})
+	m, cfg := newMeter(t), settings(t, server.URL())
+	e := heardBy(t, cfg, m)
+	s := sender(t, cfg, m)
+	sendUntilHeard(t, s, e, 9999)
+	const count = 2000 // all shards, for practical purposes
+	before := len(e.notices())
+	want := make([]notice.Stored, count)
+	for i := range want {
+		want[i] = stored(i, 100)
+	}
+	s.Send(t.Context(), want)
+	eventually(t, func() bool { return len(e.notices()) >= before+count }, "all notices arrive")
+	heard := e.notices()
+	heard = heard[len(heard)-count:]
+	for i := range want {
+		require.Equal(t, notice.Notice{
+			Topic: want[i].Meta.Topic, SequenceID: want[i].Meta.SequenceID, Previous: want[i].Previous,
+			Lineage: want[i].Lineage, Trace: want[i].Trace,
+			Envelope: envelope.AppendServer(nil, &want[i].Meta, want[i].Payload),
+		}, heard[i])
+	}
+}
+
+func TestLongEnvelopesAreLeftOut(t *testing.T) {
+	server := bus(t, natslocal.Options{})
+	m, cfg := newMeter(t), settings(t, server.URL())
+	at := stored(1, 500)
+	cfg.InlineBytes = envelope.ServerSize(&at.Meta, at.Payload)
+	e := heardBy(t, cfg, m)
+	s := sender(t, cfg, m)
+	sendUntilHeard(t, s, e, 9999)
+	s.Send(t.Context(), []notice.Stored{at, stored(2, 501)})
+	eventually(t, func() bool { heard := e.notices(); return heard[len(heard)-1].Topic == group(2) }, "both arrive")
+	heard := e.notices()
+	require.Len(t, heard[len(heard)-2].Envelope, cfg.InlineBytes)
+	require.Empty(t, heard[len(heard)-1].Envelope)
+}
+
+func TestABusThatTakesOnlyShortMessagesGetsNoEnvelopes(t *testing.T) {
+	server := bus(t, natslocal.Options{MaxPayload: 1000})
+	m, cfg := newMeter(t), settings(t, server.URL())
+	e := heardBy(t, cfg, m)
+	s := sender(t, cfg, m)
+	sendUntilHeard(t, s, e, 9999)
+	s.Send(t.Context(), []notice.Stored{stored(1, 10), stored(2, 5000)})
+	eventually(t, func() bool { heard := e.notices(); return heard[len(heard)-1].Topic == group(2) }, "both arrive")
+	for _, heard := range e.notices() {
+		if heard.Topic != group(9999) {
+			require.Empty(t, heard.Envelope)
+		}
+	}
+}
+
+func TestABusThatTakesNoNoticeIsCounted(t *testing.T) {
+	server := bus(t, natslocal.Options{MaxPayload: 20})
+	m, cfg := newMeter(t), settings(t, server.URL())
+	s := sender(t, cfg, m)
+	eventually(t, func() bool {
+		s.Send(t.Context(), []notice.Stored{stored(1, 10)})
+		return m.count("xmtp_notices_dropped", "too_large") > 0
+	}, "the refusal is counted")
+	require.Zero(t, m.count("xmtp_notices_sent", ""))
+}
+
+func TestIdentifiersThatDifferInAnyCharacterDoNotMeet(t *testing.T) {
+	server := bus(t, natslocal.Options{})
+	m := newMeter(t)
+	identifiers := []string{"a", "a.b", "a*", ">", "a=2Eb", "ä", "A", strings.Repeat(".", 256)}
+	ears, senders := map[string]*ear{}, map[string]*notice.Sender{}
+	for _, id := range identifiers {
+		cfg := settings(t, server.URL())
+		cfg.Identifier = id
+		require.NoError(t, cfg.Validate())
+		ears[id], senders[id] = heardBy(t, cfg, m), sender(t, cfg, m)
+	}
+	for i, id := range identifiers {
+		sendUntilHeard(t, senders[id], ears[id], i)
+	}
+	for i, id := range identifiers {
+		for _, heard := range ears[id].notices() {
+			require.Equal(t, group(i), heard.Topic)
+		}
+	}
+}
+
+func TestTheBusMayComeLateAndGoAndComeBack(t *testing.T) {
+	server := bus(t, natslocal.Options{})
+	server.Stop()
+	m, cfg := newMeter(t), settings(t, server.URL())
+	e := listen(t, cfg, m)
+	s := sender(t, cfg, m)
+	eventually(t, func() bool {
+		s.Send(t.Context(), []notice.Stored{stored(0, 10)})
+		return m.count("xmtp_notices_dropped", "disconnected") > 0
+	}, "a notice is dropped while the bus is away")
+	require.NoError(t, server.Restart())
+	sendUntilHeard(t, s, e, 1)
+	server.Stop()
+	eventually(t, func() bool { up := e.states(); return !up[len(up)-1] }, "the loss is reported")
+	require.NoError(t, server.Restart())
+	sendUntilHeard(t, s, e, 2)
+	require.Equal(t, []bool{true, false, true}, e.states())
+}
+
+func TestAStoppedBusDelaysNoCaller(t *testing.T) {
+	url, process := serverProcess(t)
+	m, cfg := newMeter(t), settings(t, url)
+	cfg.QueueBytes = 1 << 20
+	e := heardBy(t, cfg, m)
+	s := sender(t, cfg, m)
+	sendUntilHeard(t, s, e, 9999)
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	// Far more than sockets and queue hold.
+	var slowest time.Duration
+	for range 300 {
+		begun := time.Now()
+		s.Send(t.Context(), []notice.Stored{stored(3, 60_000), stored(4, 60_000)})
+		slowest = max(slowest, time.Since(begun))
+	}
+	require.Less(t, slowest, time.Second, "Send waited for the bus")
+	eventually(t, func() bool { return m.count("xmtp_notices_dropped", "queue_full") > 0 }, "the newest are dropped")
+	require.NoError(t, process.Signal(syscall.SIGCONT))
+	sendUntilHeard(t, s, e, 5)
+}
+
+func TestAKilledBusDelaysNoCaller(t *testing.T) {
+	url, process := serverProcess(t)
+	m, cfg := newMeter(t), settings(t, url)
+	e := heardBy(t, cfg, m)
+	s := sender(t, cfg, m)
+	sendUntilHeard(t, s, e, 9999)
+	require.NoError(t, process.Kill())
+	eventually(t, func() bool {
+		s.Send(t.Context(), []notice.Stored{stored(3, 10)})
+		return m.count("xmtp_notices_dropped", "disconnected") > 0
+	}, "notices are dropped and counted")
+}
+
+func TestWhatIsQueuedAtTheEndIsSent(t *testing.T) {
+	server := bus(t, natslocal.Options{})
+	m, cfg := newMeter(t), settings(t, server.URL())
+	e := heardBy(t, cfg, m)
+	s := notice.NewSender(cfg, slog.New(slog.DiscardHandler), m.Metrics)
+	s.Send(t.Context(), []notice.Stored{stored(1, 10), stored(2, 10)})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, s.Run(ctx))
+	eventually(t, func() bool { return len(e.notices()) == 2 }, "both arrive")
+}
+
+func TestStrangeMessagesAreCountedAndLeftOut(t *testing.T) {
+	server := bus(t, natslocal.Options{})
+	m, cfg := newMeter(t), settings(t, server.URL())
+	e := heardBy(t, cfg, m)
+	conn, err := nats.Connect(server.URL())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.Publish("xmtp.org=2Eexample=2Etest.notice.7", []byte("no notice")))
+	require.NoError(t, conn.Flush())
+	eventually(t, func() bool { return m.count("xmtp_notices_received", "malformed") == 1 }, "it is counted")
+	require.Empty(t, e.notices())
+}
