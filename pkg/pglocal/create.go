@@ -70,7 +70,7 @@ func (s *Server) fill(ctx context.Context, step string, tool func(dir string) *e
 // removeAll tries again while a program that was told to end still creates files.
 func removeAll(ctx context.Context, dir string) error {
 	var err error
-	if poll(ctx, killWithin, func() bool { err = os.RemoveAll(dir); return err == nil }) {
+	if poll(ctx.Done(), killWithin, func() bool { err = os.RemoveAll(dir); return err == nil }) {
 		return nil
 	}
 	return fmt.Errorf("remove an unfinished data directory: %w", err)

@@ -27,7 +27,7 @@ func lockDir(ctx context.Context, dir string) (*dirLock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
-	locked := poll(ctx, lockWithin, func() bool {
+	locked := poll(ctx.Done(), lockWithin, func() bool {
 		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		return err == nil
 	})

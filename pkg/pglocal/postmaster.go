@@ -196,7 +196,7 @@ func (s *Server) Kill() error {
 		return err
 	}
 	signalAll(syscall.SIGKILL, all)
-	if !run.endsWithin(killWithin) || !s.gone(context.Background(), killWithin, all) {
+	if !run.endsWithin(killWithin) || !s.gone(nil, killWithin, all) {
 		return errors.New("kill PostgreSQL: its processes do not end")
 	}
 	return nil
@@ -221,7 +221,7 @@ func (s *Server) Pause() error {
 // freeze pauses the main process before it lists the others, so that none can appear in between.
 func (s *Server) freeze(run *postmaster) ([]int, error) {
 	signalAll(syscall.SIGSTOP, []int{run.pid})
-	poll(context.Background(), time.Second, func() bool {
+	poll(nil, time.Second, func() bool {
 		p, alive := readProcess(run.pid)
 		return !alive || p.state == 'T'
 	})

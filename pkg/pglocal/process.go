@@ -136,13 +136,13 @@ func (s *Server) end(ctx context.Context, owners, workers []int, politely bool) 
 	if politely && len(owners) > 0 {
 		signalAll(syscall.SIGCONT, pids) // a paused process does not hear the other signal
 		signalAll(syscall.SIGINT, owners)
-		if s.gone(ctx, stopWithin, pids) {
+		if s.gone(ctx.Done(), stopWithin, pids) {
 			return nil
 		}
 	}
 	signalAll(syscall.SIGKILL, pids)
 	// A postmaster may have started others before it died; those end with it, unless they are paused.
-	gone := poll(ctx, killWithin, func() bool {
+	gone := poll(ctx.Done(), killWithin, func() bool {
 		owners, workers, err := s.leftovers()
 		signalAll(syscall.SIGKILL, owners, workers)
 		return err == nil && len(owners)+len(workers) == 0 && !anyAlive(pids)
@@ -155,8 +155,8 @@ func (s *Server) end(ctx context.Context, owners, workers []int, politely bool) 
 
 // gone waits until these processes, and all others of the directory, have ended. A process that is just ending no longer
 // shows whose it was, but may still hold the port.
-func (s *Server) gone(ctx context.Context, within time.Duration, pids []int) bool {
-	return poll(ctx, within, func() bool {
+func (s *Server) gone(cancelled <-chan struct{}, within time.Duration, pids []int) bool {
+	return poll(cancelled, within, func() bool {
 		owners, workers, err := s.leftovers()
 		return err == nil && len(owners)+len(workers) == 0 && !anyAlive(pids)
 	})
@@ -179,9 +179,9 @@ func signalAll(sig syscall.Signal, groups ...[]int) {
 }
 
 // poll waits until done holds and reports whether it did in time.
-func poll(ctx context.Context, within time.Duration, done func() bool) bool {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
+func poll(cancelled <-chan struct{}, within time.Duration, done func() bool) bool {
+	timeout := time.NewTimer(within)
+	defer timeout.Stop()
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
@@ -189,7 +189,9 @@ func poll(ctx context.Context, within time.Duration, done func() bool) bool {
 			return true
 		}
 		select {
-		case <-ctx.Done():
+		case <-cancelled:
+			return false
+		case <-timeout.C:
 			return false
 		case <-ticker.C:
 		}

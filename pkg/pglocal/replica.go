@@ -133,7 +133,7 @@ func (s *Server) follows(ctx context.Context) bool {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	streaming := false
-	poll(ctx, followWithin, func() bool {
+	poll(ctx.Done(), followWithin, func() bool {
 		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')`).Scan(&streaming)
 		return err != nil || streaming || strings.Contains(s.logSince(s.current()), walGone)
 	})

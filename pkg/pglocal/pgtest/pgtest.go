@@ -114,35 +114,16 @@ func Cluster(t testing.TB) (primary, replica *pglocal.Server) {
 // apart from those given.
 func OwnPrimary(t testing.TB, settings map[string]string) *pglocal.Server {
 	t.Helper()
-	s := get(t)
-	dir, err := s.folder()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return own(t, func(ctx context.Context) (*pglocal.Server, error) {
+	return own(t, func(ctx context.Context, dir string) (*pglocal.Server, error) {
 		return pglocal.StartPrimary(ctx, pglocal.Options{Dir: dir, Settings: settings})
 	})
 }
 
-// OwnReplica returns a replica of a server of the test, which ends with the test.
+// OwnReplica returns a replica of a server of the test, which ends with the test. It has the primary's settings and those
+// given.
 func OwnReplica(t testing.TB, primary *pglocal.Server, settings map[string]string) *pglocal.Server {
 	t.Helper()
-	s := get(t)
-	dir, err := s.folder()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return own(t, func(ctx context.Context) (*pglocal.Server, error) {
+	return own(t, func(ctx context.Context, dir string) (*pglocal.Server, error) {
 		return pglocal.StartReplica(ctx, primary, pglocal.Options{Dir: dir, Settings: settings})
 	})
 }
@@ -155,16 +136,27 @@ func OwnCluster(t testing.TB, settings map[string]string) (primary, replica *pgl
 	return primary, OwnReplica(t, primary, nil)
 }
 
-func own(t testing.TB, start func(context.Context) (*pglocal.Server, error)) *pglocal.Server {
+// own runs a server until the test ends.
+func own(t testing.TB, start func(ctx context.Context, dir string) (*pglocal.Server, error)) *pglocal.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startWithin)
-	defer cancel()
-	server, err := start(ctx)
+	dir, err := get(t).folder()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := server.Kill(); err != nil { // nobody needs its data
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), startWithin)
+	defer cancel()
+	server, err := start(ctx, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// Nobody needs its data, but a killed one would leave its processes to init to reap.
+		if err := server.Stop(pglocal.Immediate); err != nil {
 			t.Error(err)
 		}
 	})
@@ -239,7 +231,7 @@ func (s *suite) close() error {
 		if server == nil {
 			continue
 		}
-		if err := server.Kill(); err != nil && first == nil {
+		if err := server.Stop(pglocal.Immediate); err != nil && first == nil {
 			first = err
 		}
 	}

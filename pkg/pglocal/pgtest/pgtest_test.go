@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
 )
 
@@ -55,4 +56,33 @@ func TestEachTestHasItsOwnCopyOfOneSchema(t *testing.T) {
 			require.EqualValues(t, 1, migrations.Load())
 		})
 	}
+}
+
+func TestOwnServersAreTheTestsAlone(t *testing.T) {
+	var primaryDir, replicaDir string
+	t.Run("in use", func(t *testing.T) {
+		primary, replica := pgtest.OwnCluster(t, map[string]string{"fsync": "off", "max_connections": "30"})
+		shared, _ := pgtest.Cluster(t)
+		require.NotEqual(t, shared.Port(), primary.Port())
+		primaryDir, replicaDir = primary.Dir(), replica.Dir()
+		require.NoError(t, primary.Stop(pglocal.Fast))
+		require.NoError(t, replica.Promote(t.Context()))
+		var connections string
+		require.NoError(t, connect(t, replica.URL("postgres")).QueryRow(t.Context(), "SHOW max_connections").Scan(&connections))
+		require.Equal(t, "30", connections)
+	})
+	require.NoDirExists(t, primaryDir)
+	require.NoDirExists(t, replicaDir)
+}
+
+func TestDatabaseIsEmptyAndDroppedWithItsTest(t *testing.T) {
+	var url string
+	t.Run("in use", func(t *testing.T) {
+		url = pgtest.Database(t)
+		var tables int
+		require.NoError(t, connect(t, url).QueryRow(t.Context(), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").Scan(&tables))
+		require.Zero(t, tables)
+	})
+	_, err := pgx.Connect(t.Context(), url)
+	require.ErrorContains(t, err, "does not exist")
 }
