@@ -82,7 +82,7 @@ func (s *Set) Read(ctx context.Context, read func(context.Context, *store.Pool) 
 			continue
 		}
 		last = server.read(ctx, up, read)
-		if fault.KindOf(last) != fault.Unavailable || ctx.Err() != nil {
+		if last == nil || fault.KindOf(last) != fault.Unavailable || ctx.Err() != nil {
 			return last
 		}
 	}
