@@ -192,6 +192,49 @@ func TestOneDefiniteNoBeatsManyThatDoNotAnswer(t *testing.T) {
 	requireReason(t, fault.InvalidSignature, err)
 }
 
+func TestADefiniteNoEndsTheOtherCalls(t *testing.T) {
+	prepared, err := association.Prepare(contracts(100))
+	require.NoError(t, err)
+	var calls atomic.Int32
+	_, err = prepared.Verify(t.Context(), kit.VerifierFunc(func(ctx context.Context, _ association.ContractSignature) (bool, error) {
+		if calls.Add(1) == 8 {
+			return false, nil
+		}
+		<-ctx.Done() // forever, unless Verify gives up on the others
+		return false, ctx.Err()
+	}))
+	requireReason(t, fault.InvalidSignature, err)
+	require.EqualValues(t, 8, calls.Load())
+}
+
+func TestAnAbsentChainBeatsATimeLimit(t *testing.T) {
+	prepared, err := association.Prepare(contracts(3))
+	require.NoError(t, err)
+	first := kit.NewContractWallet("0", "eip155:1", 7).AccountID
+	_, err = prepared.Verify(t.Context(), kit.VerifierFunc(func(_ context.Context, s association.ContractSignature) (bool, error) {
+		if s.AccountID == first {
+			return false, context.DeadlineExceeded
+		}
+		return false, fault.Errorf(fault.Unavailable, "the chain is away")
+	}))
+	require.Equal(t, fault.Unavailable, fault.KindOf(err))
+}
+
+func TestSignaturesAreAskedAboutOnceUnlessTheyDiffer(t *testing.T) {
+	safe := kit.NewContractWallet("safe", "eip155:1", 7)
+	onTen, atEight := *safe, *safe
+	onTen.AccountID = "eip155:10:" + safe.Contract
+	atEight.Block = 8
+	// All four have the same signature bytes.
+	update := inbox(alice, 2).Add(phone, safe).Add(phone, safe).Add(phone, &onTen).Add(phone, &atEight)
+	prepared, err := association.Prepare(update.Update())
+	require.NoError(t, err)
+	var verifier recorder
+	_, err = prepared.Verify(t.Context(), &verifier)
+	require.NoError(t, err)
+	require.Len(t, verifier.asked, 3)
+}
+
 func TestVerifyAsksConcurrentlyWithinABound(t *testing.T) {
 	prepared, err := association.Prepare(contracts(100))
 	require.NoError(t, err)
@@ -234,6 +277,10 @@ func TestVerifyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = prepared.Verify(ctx, kit.AcceptAll{})
+	require.Equal(t, fault.Cancelled, fault.KindOf(err))
+	local, err := association.Prepare(registered()[0])
+	require.NoError(t, err)
+	_, err = local.Verify(ctx, nil)
 	require.Equal(t, fault.Cancelled, fault.KindOf(err))
 	_, err = association.ReplayContext(ctx, registered())
 	require.Equal(t, fault.Cancelled, fault.KindOf(err))

@@ -88,13 +88,12 @@ var errClientData = errors.New("has client data that is not a JSON object with o
 
 // readClientData returns the challenge of a WebAuthn client data object. It
 // goes by tokens since encoding/json matches names in any case and takes the
-// last of several.
+// last of several. Syntax is checked beforehand, as a whole.
 func readClientData(data []byte) (challenge string, err error) {
 	if !utf8.Valid(data) || !json.Valid(data) {
 		return "", errClientData
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber()
 	if token, err := decoder.Token(); err != nil || token != json.Delim('{') {
 		return "", errClientData
 	}

@@ -163,7 +163,7 @@ func (s *State) add(a *action, existing, added *proof) (failure string) {
 		return "is signed by the new member alone, expected an existing member to add it"
 	}
 	if existing.signer.Kind != Installation && (existing.legacy || added.legacy) {
-		if !existing.signer.canCreate() || InboxID(existing.signer.Text(), 0) != s.inboxID {
+		if InboxID(existing.signer.Text(), 0) != s.inboxID {
 			return "has a legacy signature, which can serve the inbox of nonce 0 only"
 		}
 	}

@@ -179,19 +179,20 @@ func TestEdge97LeavesNothingToLookUp(t *testing.T) {
 }
 
 func TestTwoUpdatesApplyToOneStateIndependently(t *testing.T) {
-	before, after, err := judge(t, story{registered(), inbox(alice, 2).Add(alice, laptop).Update()}, nil)
+	// Three children of alice leave room for a fourth in the list they are in.
+	tablet, watch, desktop := kit.NewInstallation("tablet"), kit.NewInstallation("watch"), kit.NewInstallation("desktop")
+	history := append(registered(), inbox(alice, 2).Add(alice, laptop).Add(alice, tablet).Update())
+	before, one, err := judge(t, story{history, inbox(alice, 3).Add(alice, watch).Update()}, nil)
 	require.NoError(t, err)
-	other, err := apply(t, before, inbox(alice, 2).Add(alice, kit.NewInstallation("tablet")).Update(), nil)
+	two, err := apply(t, before, inbox(alice, 3).Add(alice, desktop).Update(), nil)
 	require.NoError(t, err)
 
-	// The children of alice are lists with a common beginning.
-	after, err = apply(t, after, inbox(alice, 3).Revoke(alice, alice.Member()).Update(), nil)
-	require.NoError(t, err)
-	require.Empty(t, after.Members())
-	other, err = apply(t, other, inbox(alice, 3).Revoke(alice, alice.Member()).Update(), nil)
-	require.NoError(t, err)
-	require.Empty(t, other.Members())
-	require.ElementsMatch(t, identifiers(alice, phone), before.Members())
+	for _, state := range []*association.State{one, two} {
+		after, err := apply(t, state, inbox(alice, 4).Revoke(alice, alice.Member()).Update(), nil)
+		require.NoError(t, err)
+		require.Empty(t, after.Members())
+	}
+	require.ElementsMatch(t, identifiers(alice, phone, laptop, tablet), before.Members())
 }
 
 func TestUnverifiedUpdateIsBroken(t *testing.T) {
