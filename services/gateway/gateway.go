@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -17,6 +18,8 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/front"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/web"
 )
 
 // Deps is what a gateway needs beside its configuration.
@@ -34,11 +37,12 @@ type Deps struct {
 
 // Gateway serves the public port.
 type Gateway struct {
-	config   Config
-	deps     Deps
-	roles    roles
-	native   *rpc.Server
-	observer *rpc.Observer
+	config Config
+	deps   Deps
+	roles  roles
+	native *rpc.Server
+	web    *web.Handler
+	split  *front.Splitter
 }
 
 // New builds a gateway and starts nothing: no role is reached before Run.
@@ -53,17 +57,32 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{config: cfg, deps: deps, observer: rpc.NewObserver(deps.Logger, deps.Metrics)}
-	if g.roles, err = dialRoles(cfg, deps); err != nil {
+	secured, err := cfg.Front.tls()
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{config: cfg, deps: deps}
+	budget := forward.NewBudget(cfg.Forward.BodyBudgetBytes, deps.Metrics)
+	if g.roles, err = dialRoles(cfg, deps, budget); err != nil {
 		return nil, err
 	}
 	methods := methodsOf(g.roles, configuration)
 	g.native = g.newNative(methods)
+	if g.web, err = g.newWeb(methods); err != nil {
+		return nil, errors.Join(err, g.roles.close())
+	}
+	g.split = front.New(front.Config{
+		AllHTTP: cfg.Front.HTTP2 == HTTP2HTTP, TLS: secured, HeaderTimeout: cfg.Front.HeaderTimeout,
+		MaxHeaderBytes: cfg.Front.MaxHeaderBytes, MaxConnections: cfg.Front.MaxConnections,
+		Native: front.NativeConfig{
+			MaxConcurrentStreams: cfg.Limits.MaxConcurrentStreams, MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
+			MaxHeaderBytes: cfg.Front.MaxHeaderBytes, Budget: budget,
+		},
+	}, deps.Listener, deps.Logger)
 	return g, nil
 }
 
-func dialRoles(cfg Config, deps Deps) (roles, error) {
-	budget := forward.NewBudget(cfg.Forward.BodyBudgetBytes, deps.Metrics)
+func dialRoles(cfg Config, deps Deps, budget *forward.Budget) (roles, error) {
 	var r roles
 	var errs []error
 	for _, role := range []struct {
@@ -116,9 +135,45 @@ func (g *Gateway) newNative(methods []method) *rpc.Server {
 // Run serves until ctx ends, then drains. It can be called once.
 func (g *Gateway) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	// Connections are accepted until the drain is over: a browser that calls in
+	// the meantime reads UNAVAILABLE, not a network error.
+	accepting, stopAccepting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAccepting()
+	drained := make(chan struct{})
+	server := g.httpServer()
 	group.Go(func() error { return g.serveWhenReady(ctx) })
-	group.Go(func() error { return g.native.Serve(ctx, g.deps.Listener) })
+	group.Go(func() error { return g.split.Run(accepting) })
+	group.Go(func() error {
+		defer close(drained)
+		return g.native.Serve(ctx, g.split.Native())
+	})
+	group.Go(func() error {
+		if err := server.Serve(g.split.Web()); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve HTTP: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		defer stopAccepting()
+		g.web.Drain()
+		return g.shutdown(context.WithoutCancel(ctx), server, drained)
+	})
 	return errors.Join(group.Wait(), g.roles.close())
+}
+
+// shutdown ends net/http when the native calls have ended or their time is over.
+func (g *Gateway) shutdown(ctx context.Context, server *http.Server, drained <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(ctx, g.config.RPC.DrainTimeout)
+	defer cancel()
+	select {
+	case <-drained:
+	case <-ctx.Done():
+	}
+	if server.Shutdown(ctx) != nil {
+		return server.Close()
+	}
+	return nil
 }
 
 // serveWhenReady makes the health SERVING once every role has had a ready

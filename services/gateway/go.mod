@@ -3,10 +3,13 @@ module github.com/xmtp-selfhosted/backend/services/gateway
 go 1.26.0
 
 require (
+	connectrpc.com/connect v1.21.1
+	github.com/rs/cors v1.7.0
 	github.com/stretchr/testify v1.12.1
 	github.com/xmtp-selfhosted/backend/pkg v0.0.0
 	github.com/xmtp-selfhosted/backend/proto v0.0.0
 	go.uber.org/goleak v1.3.0
+	golang.org/x/net v0.62.0
 	golang.org/x/sync v0.25.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
@@ -19,7 +22,6 @@ require (
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/metric v1.47.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/net v0.62.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.44.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261110000943-09e21b237f2c // indirect

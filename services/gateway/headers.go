@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"net/http"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -37,6 +38,19 @@ func nativeContext(ctx context.Context) context.Context {
 	// It fails only after the headers were sent, and nothing was yet.
 	_ = grpc.SetHeader(ctx, metadata.MD{requestID: ids})
 	return metadata.NewOutgoingContext(ctx, out)
+}
+
+// webContext is nativeContext for a call on net/http. It also returns the headers
+// of the answer.
+func webContext(ctx context.Context, request http.Header) (context.Context, map[string]string) {
+	id := requestIDOr(request.Get(requestID))
+	out := metadata.MD{requestID: []string{id}}
+	for _, name := range forwardedHeaders {
+		if values := request.Values(name); len(values) > 0 {
+			out[name] = values
+		}
+	}
+	return metadata.NewOutgoingContext(ctx, out), map[string]string{requestID: id}
 }
 
 // requestIDOr returns the client's id, or a new one when it has none that can be

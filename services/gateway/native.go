@@ -15,6 +15,7 @@ func nativeOptions(c Config) []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(c.Limits.MaxConcurrentStreams),
 		grpc.MaxHeaderListSize(uint32(c.Front.MaxHeaderBytes)),
 		grpc.ConnectionTimeout(c.Front.HeaderTimeout),
+		grpc.ReadBufferSize(0), // the connection has a buffer of its own (package front)
 		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
 		// Phones ask every few seconds whether the path still works, also between
 		// calls; that is no reason to cut them off.

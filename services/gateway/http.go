@@ -1,0 +1,65 @@
+package gateway
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/web"
+)
+
+// newWeb is the handler of everything that is not native gRPC.
+func (g *Gateway) newWeb(methods []method) (*web.Handler, error) {
+	var served []web.Method
+	for _, m := range methods {
+		served = append(served, web.Method{Name: m.fullName(), Unary: m.unary, Stream: m.stream, ClientStreams: m.clientStreams})
+	}
+	return web.New(web.Deps{
+		Methods:         served,
+		Observer:        rpc.NewObserver(g.deps.Logger, g.deps.Metrics),
+		Logger:          g.deps.Logger,
+		Context:         webContext,
+		Unknown:         unimplemented,
+		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
+		Origins:         g.config.Front.CORSOrigins,
+	})
+}
+
+// httpServer speaks HTTP/1.1 and HTTP/2 on connections that the splitter has
+// taken out of TLS already.
+func (g *Gateway) httpServer() *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           g.web,
+		Protocols:         protocols,
+		ReadHeaderTimeout: g.config.Front.HeaderTimeout,
+		IdleTimeout:       g.config.Front.IdleTimeout,
+		MaxHeaderBytes:    g.config.Front.MaxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(g.deps.Logger.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: int(g.config.Limits.MaxConcurrentStreams),
+			SendPingTimeout:      30 * time.Second,
+			PingTimeout:          20 * time.Second,
+			WriteByteTimeout:     60 * time.Second,
+		},
+	}
+}
+
+// tls is nil without a certificate.
+func (c FrontConfig) tls() (*tls.Config, error) {
+	if c.TLSCertFile == "" {
+		return nil, nil //nolint:nilnil // no TLS is no error
+	}
+	certificate, err := tls.LoadX509KeyPair(c.TLSCertFile, c.TLSKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("load XMTP_TLS_CERT_FILE and XMTP_TLS_KEY_FILE: %w", err)
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+	}, nil
+}

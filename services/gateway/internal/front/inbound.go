@@ -1,0 +1,305 @@
+package front
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+)
+
+const (
+	// largeMessage is how long a message is before what arrived of it counts
+	// against the budget. Smaller ones are bounded by the number of streams.
+	largeMessage = 64 << 10
+	// roomStep is how much room a message takes from the budget at a time.
+	roomStep = 256 << 10
+	// roomPatience is how long a connection waits for room.
+	roomPatience = 10 * time.Second
+	// maxHeaderBlock bounds the frames of one header block that are held.
+	maxHeaderBlock = 64 << 10
+)
+
+// inbound is the client's side of a native connection. The bytes of the buffer
+// are in three parts: up to begin they were handed to the server, up to checked
+// they may be, and up to end they were read.
+type inbound struct {
+	buffer              []byte
+	begin, checked, end int
+	passing             int    // bytes of a frame that need no look
+	inject              []byte // frames of our own that the server gets next
+	blind               bool   // the rest is for the server to refuse
+	ackPending          bool   // the acknowledgement of our settings is to come
+	goneAway            bool   // no call of this connection is accepted any more
+	lastStream          uint32
+	headers             *hpack.Decoder
+	contentType         string // of the block that is being decoded
+}
+
+// Read implements net.Conn for the one goroutine that reads.
+func (c *nativeConn) Read(p []byte) (int, error) {
+	in := &c.in
+	for {
+		switch {
+		case len(in.inject) > 0:
+			n := copy(p, in.inject)
+			in.inject = in.inject[n:]
+			return n, nil
+		case in.checked > in.begin:
+			n := copy(p, in.buffer[in.begin:in.checked])
+			in.begin += n
+			return n, nil
+		case c.inspect():
+		default:
+			if err := c.fill(); err != nil {
+				return 0, err
+			}
+		}
+	}
+}
+
+// fill reads more, with room for at least a whole frame if need be.
+func (c *nativeConn) fill() error {
+	in := &c.in
+	if in.begin > 0 {
+		in.end = copy(in.buffer, in.buffer[in.begin:in.end])
+		in.begin, in.checked = 0, 0
+	}
+	in.buffer = in.buffer[:cap(in.buffer)]
+	if in.end == len(in.buffer) {
+		in.buffer = append(in.buffer, make([]byte, max(2048, len(in.buffer)))...)
+	}
+	n, err := c.Conn.Read(in.buffer[in.end:])
+	in.end += n
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// inspect looks at the next frame, when everything before it was handed over. It
+// reports false when more bytes are needed.
+func (c *nativeConn) inspect() bool {
+	in := &c.in
+	frame := in.buffer[in.begin:in.end]
+	switch {
+	case len(frame) == 0:
+		return false
+	case in.blind:
+		in.checked = in.end
+		return true
+	case in.passing > 0:
+		n := min(in.passing, len(frame))
+		in.passing -= n
+		in.checked += n
+		return true
+	case len(frame) < frameHeaderBytes:
+		return false
+	case frameLength(frame) > maxFrameBytes:
+		in.blind = true
+		return true
+	default:
+		return c.inspectFrame(frame)
+	}
+}
+
+func (c *nativeConn) inspectFrame(frame []byte) bool {
+	in := &c.in
+	flags, id := http2.Flags(frame[4]), frameStream(frame)
+	switch http2.FrameType(frame[3]) {
+	case http2.FrameHeaders:
+		return c.inspectHeaders(frame, id)
+	case http2.FrameData:
+		return c.inspectData(frame, id, flags)
+	case http2.FrameSettings:
+		if in.ackPending && flags.Has(http2.FlagSettingsAck) {
+			in.ackPending = false
+			in.drop(frameHeaderBytes)
+			return true
+		}
+	case http2.FrameRSTStream:
+		c.forget(id)
+	default:
+	}
+	in.passing = frameHeaderBytes + frameLength(frame)
+	return true
+}
+
+// drop leaves the next bytes out.
+func (in *inbound) drop(length int) {
+	in.begin += length
+	in.checked = in.begin
+}
+
+// inspectHeaders reads a whole header block, since the state of its compression
+// depends on every one.
+func (c *nativeConn) inspectHeaders(frame []byte, id uint32) bool {
+	in := &c.in
+	block, length, whole := headerBlock(frame)
+	if !whole {
+		in.blind = len(frame) > maxHeaderBlock // grpc-go has its own bound
+		return in.blind
+	}
+	if in.goneAway {
+		// Nothing of the new headers reaches grpc-go, so neither does their
+		// effect on the compression: no block may from now on.
+		return c.sendElsewhere(id, length)
+	}
+	in.contentType = ""
+	if _, err := in.headers.Write(block); err != nil || in.headers.Close() != nil {
+		in.blind = true
+		return true
+	}
+	if id > in.lastStream {
+		if !isNative(in.contentType) {
+			return c.sendElsewhere(id, length)
+		}
+		in.lastStream = id
+		c.mu.Lock()
+		c.streams[id] = &stream{}
+		c.mu.Unlock()
+	}
+	in.passing = length
+	return true
+}
+
+// headerBlock joins the fragments of a block and returns the length of its frames.
+func headerBlock(frames []byte) (block []byte, length int, whole bool) {
+	for first := true; ; first = false {
+		rest := frames[length:]
+		if len(rest) < frameHeaderBytes || len(rest) < frameHeaderBytes+frameLength(rest) {
+			return nil, 0, false
+		}
+		flags := http2.Flags(rest[4])
+		fragment := rest[frameHeaderBytes : frameHeaderBytes+frameLength(rest)]
+		length += frameHeaderBytes + frameLength(rest)
+		if first {
+			fragment = unpadded(fragment, flags.Has(http2.FlagHeadersPadded), flags.Has(http2.FlagHeadersPriority))
+		}
+		if first && flags.Has(http2.FlagHeadersEndHeaders) {
+			return fragment, length, true
+		}
+		block = append(block, fragment...)
+		if flags.Has(http2.FlagHeadersEndHeaders) { // the same bit for CONTINUATION
+			return block, length, true
+		}
+	}
+}
+
+// unpadded is a payload without its padding and priority. A malformed one is
+// empty here and refused by grpc-go.
+func unpadded(payload []byte, padded, priority bool) []byte {
+	padding := 0
+	if padded {
+		if len(payload) == 0 {
+			return nil
+		}
+		padding = int(payload[0])
+		payload = payload[1:]
+	}
+	if priority {
+		payload = payload[min(5, len(payload)):]
+	}
+	return payload[:max(0, len(payload)-padding)]
+}
+
+// sendElsewhere refuses a call that is not native gRPC as never processed, and
+// asks the client for another connection, which will go to net/http.
+func (c *nativeConn) sendElsewhere(id uint32, length int) bool {
+	in := &c.in
+	var frames []byte
+	if !in.goneAway {
+		in.goneAway = true
+		c.onMixed()
+		frames = goAwayFrame(in.lastStream)
+	}
+	in.drop(length)
+	c.send(append(frames, resetFrame(id, http2.ErrCodeRefusedStream)...))
+	return true
+}
+
+// inspectData follows the messages of a stream through its DATA frames.
+func (c *nativeConn) inspectData(frame []byte, id uint32, flags http2.Flags) bool {
+	in := &c.in
+	length := frameHeaderBytes + frameLength(frame)
+	in.passing = length
+	s := c.stream(id)
+	if s == nil {
+		return true
+	}
+	var refusal error
+	padded := flags.Has(http2.FlagDataPadded)
+	if !padded && s.message >= frameLength(frame) { // no message begins in this frame
+		refusal = c.received(s, frameLength(frame))
+	} else {
+		if len(frame) < length {
+			in.passing = 0
+			return false
+		}
+		refusal = c.scan(s, unpadded(frame[frameHeaderBytes:length], padded, false))
+	}
+	if refusal != nil {
+		// grpc-go learns that the client cancelled. The frame itself follows: it
+		// counts for the flow control of the connection.
+		c.refuse(id, s, refusal)
+		in.inject = resetFrame(id, http2.ErrCodeCancel)
+	}
+	return true
+}
+
+// scan reads the messages of a whole payload.
+func (c *nativeConn) scan(s *stream, payload []byte) error {
+	for len(payload) > 0 {
+		if s.message > 0 {
+			n := min(s.message, len(payload))
+			if err := c.received(s, n); err != nil {
+				return err
+			}
+			payload = payload[n:]
+			continue
+		}
+		n := copy(s.prefix[s.have:], payload)
+		s.have += n
+		payload = payload[n:]
+		if s.have < prefixBytes {
+			return nil
+		}
+		s.have = 0
+		s.message = int(binary.BigEndian.Uint32(s.prefix[1:]))
+		s.large = s.message > largeMessage
+		if s.message > c.config.MaxRequestBytes {
+			return rpc.TooLong(s.message, c.config.MaxRequestBytes)
+		}
+	}
+	return nil
+}
+
+// received counts n bytes of a message, and waits until the budget has room for
+// them. A complete message is the server's: the call takes its room itself.
+func (c *nativeConn) received(s *stream, n int) error {
+	s.message -= n
+	if !s.large {
+		return nil
+	}
+	if s.message == 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		s.release()
+		return nil
+	}
+	for s.room -= n; s.room < 0; s.room += roomStep {
+		ctx, cancel := context.WithTimeout(context.Background(), roomPatience)
+		give, err := c.config.Budget.Take(ctx, roomStep)
+		cancel()
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		s.give = append(s.give, give)
+		c.mu.Unlock()
+	}
+	return nil
+}
