@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 
 	"github.com/caarlos0/env/v11"
 )
@@ -29,12 +30,37 @@ func LoadFrom[T Validator](environment map[string]string) (T, error) {
 func load[T Validator](options env.Options) (T, error) {
 	loaded, err := env.ParseAsWithOptions[T](options)
 	if err != nil {
-		return loaded, fmt.Errorf("read the configuration: %w", err)
+		return loaded, fmt.Errorf("read the configuration: %w", errors.Join(append(unreadable[T](options), err)...))
 	}
 	if err := loaded.Validate(); err != nil {
 		return loaded, fmt.Errorf("check the configuration: %w", err)
 	}
 	return loaded, nil
+}
+
+// unreadable names the variables whose values have the wrong form: env itself
+// names the field. Each is parsed once more without the others.
+func unreadable[T any](options env.Options) []error {
+	params, err := env.GetFieldParamsWithOptions(new(T), env.Options{Prefix: options.Prefix})
+	if err != nil {
+		return nil
+	}
+	environment := options.Environment
+	if environment == nil {
+		environment = env.ToMap(os.Environ())
+	}
+	var errs []error
+	for _, param := range params {
+		value, set := environment[param.Key]
+		if !set {
+			continue
+		}
+		_, err := env.ParseAsWithOptions[T](env.Options{Prefix: options.Prefix, Environment: map[string]string{param.Key: value}})
+		if errors.Is(err, env.ParseError{}) {
+			errs = append(errs, fmt.Errorf("%s has a value that cannot be read", param.Key))
+		}
+	}
+	return errs
 }
 
 // Join checks the parts of a composed configuration together.

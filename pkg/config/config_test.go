@@ -35,6 +35,10 @@ func TestLoadNamesEveryWrongVariableAtOnce(t *testing.T) {
 	_, err = config.LoadFrom[part](map[string]string{})
 	require.ErrorContains(t, err, "XMTP_URL")
 
+	_, err = config.LoadFrom[part](map[string]string{"XMTP_COUNT": "many", "XMTP_URL": "postgres://host/db"})
+	require.ErrorContains(t, err, "XMTP_COUNT has a value that cannot be read")
+	require.NotContains(t, err.Error(), "XMTP_URL")
+
 	loaded, err := config.LoadFrom[part](map[string]string{"XMTP_URL": "postgres://u:p@host/db"})
 	require.NoError(t, err)
 	require.Equal(t, part{Count: 3, URL: "postgres://u:p@host/db"}, loaded)

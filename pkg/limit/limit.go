@@ -22,26 +22,26 @@ const (
 // Config is the limits that a client sizes its requests to. Each variable is
 // named after its field in LimitsConfiguration.
 type Config struct {
-	MaxEnvelopeBytes         uint64 `env:"MAX_ENVELOPE_BYTES"           envDefault:"1048576"`
-	MaxRequestBytes          uint64 `env:"MAX_REQUEST_BYTES"            envDefault:"26214400"`
-	MaxResponseBytes         uint64 `env:"MAX_RESPONSE_BYTES"           envDefault:"26214400"`
-	MaxPublishTopics         uint32 `env:"MAX_PUBLISH_TOPICS"           envDefault:"1000"`
-	MaxQueryTopics           uint32 `env:"MAX_QUERY_TOPICS"             envDefault:"1000"`
-	MaxQueryLimit            uint32 `env:"MAX_QUERY_LIMIT"              envDefault:"1000"`
-	DefaultQueryLimit        uint32 `env:"DEFAULT_QUERY_LIMIT"          envDefault:"100"`
-	MaxNewestMetadataTopics  uint32 `env:"MAX_NEWEST_METADATA_TOPICS"   envDefault:"1000"`
-	MaxNewestFullTopics      uint32 `env:"MAX_NEWEST_FULL_TOPICS"       envDefault:"100"`
-	MaxUpdateAdds            uint32 `env:"MAX_UPDATE_ADDS"              envDefault:"100000"`
-	MaxUpdateRemoves         uint32 `env:"MAX_UPDATE_REMOVES"           envDefault:"100000"`
-	MaxStreamTopics          uint32 `env:"MAX_STREAM_TOPICS"            envDefault:"100000"`
-	MaxStaticTopics          uint32 `env:"MAX_STATIC_TOPICS"            envDefault:"10000"`
-	MaxLookupIdentifiers     uint32 `env:"MAX_LOOKUP_IDENTIFIERS"       envDefault:"250"`
-	MaxSCWSignatures         uint32 `env:"MAX_SCW_SIGNATURES"           envDefault:"100"`
-	MaxIdentityEntries       uint32 `env:"MAX_IDENTITY_ENTRIES"         envDefault:"256"`
-	MaxUpdateFramesPerSecond uint32 `env:"MAX_UPDATE_FRAMES_PER_SECOND" envDefault:"10"`
-	MaxUpdateBurst           uint32 `env:"MAX_UPDATE_BURST"             envDefault:"100"`
-	MaxPingFramesPerSecond   uint32 `env:"MAX_PING_FRAMES_PER_SECOND"   envDefault:"10"`
-	MaxPingBurst             uint32 `env:"MAX_PING_BURST"               envDefault:"100"`
+	MaxEnvelopeBytes         uint64 `env:"MAX_ENVELOPE_BYTES"           envDefault:"1048576"`  // bytes of one envelope in its canonical encoding
+	MaxRequestBytes          uint64 `env:"MAX_REQUEST_BYTES"            envDefault:"26214400"` // bytes of one request on the wire
+	MaxResponseBytes         uint64 `env:"MAX_RESPONSE_BYTES"           envDefault:"26214400"` // bytes of one response or stream frame
+	MaxPublishTopics         uint32 `env:"MAX_PUBLISH_TOPICS"           envDefault:"1000"`     // distinct topics of one Publish
+	MaxQueryTopics           uint32 `env:"MAX_QUERY_TOPICS"             envDefault:"1000"`     // topics of one Query
+	MaxQueryLimit            uint32 `env:"MAX_QUERY_LIMIT"              envDefault:"1000"`     // largest page that a Query may ask for
+	DefaultQueryLimit        uint32 `env:"DEFAULT_QUERY_LIMIT"          envDefault:"100"`      // page of a Query that does not say how long
+	MaxNewestMetadataTopics  uint32 `env:"MAX_NEWEST_METADATA_TOPICS"   envDefault:"1000"`     // topics of one QueryNewest for metadata
+	MaxNewestFullTopics      uint32 `env:"MAX_NEWEST_FULL_TOPICS"       envDefault:"100"`      // topics of one QueryNewest for whole envelopes
+	MaxUpdateAdds            uint32 `env:"MAX_UPDATE_ADDS"              envDefault:"100000"`   // topics added by one update of a stream
+	MaxUpdateRemoves         uint32 `env:"MAX_UPDATE_REMOVES"           envDefault:"100000"`   // topics removed by one update of a stream
+	MaxStreamTopics          uint32 `env:"MAX_STREAM_TOPICS"            envDefault:"100000"`   // topics registered on one Subscribe stream
+	MaxStaticTopics          uint32 `env:"MAX_STATIC_TOPICS"            envDefault:"10000"`    // topics of one SubscribeStatic
+	MaxLookupIdentifiers     uint32 `env:"MAX_LOOKUP_IDENTIFIERS"       envDefault:"250"`      // identifiers of one GetInboxIds
+	MaxSCWSignatures         uint32 `env:"MAX_SCW_SIGNATURES"           envDefault:"100"`      // signatures of one contract-wallet verification request
+	MaxIdentityEntries       uint32 `env:"MAX_IDENTITY_ENTRIES"         envDefault:"256"`      // identity updates that one inbox can hold
+	MaxUpdateFramesPerSecond uint32 `env:"MAX_UPDATE_FRAMES_PER_SECOND" envDefault:"10"`       // update frames of one stream a second
+	MaxUpdateBurst           uint32 `env:"MAX_UPDATE_BURST"             envDefault:"100"`      // update frames of one stream at once
+	MaxPingFramesPerSecond   uint32 `env:"MAX_PING_FRAMES_PER_SECOND"   envDefault:"10"`       // client pings of one stream a second
+	MaxPingBurst             uint32 `env:"MAX_PING_BURST"               envDefault:"100"`      // client pings of one stream at once
 	// MaxConcurrentStreams is per HTTP/2 connection of the public port
 	// (API-132); it is advertised by HTTP/2 itself, not published.
 	MaxConcurrentStreams uint32 `env:"MAX_CONCURRENT_STREAMS" envDefault:"100"`

@@ -11,9 +11,9 @@ import (
 // distance from server_ns to expiry_ns. Identity updates, commit-log entries,
 // commits and proposals never expire.
 type Retention struct {
-	GroupMessage time.Duration `env:"RETENTION_GROUP_MESSAGE" envDefault:"2160h"`
-	Welcome      time.Duration `env:"RETENTION_WELCOME"       envDefault:"2160h"`
-	KeyPackage   time.Duration `env:"RETENTION_KEY_PACKAGE"   envDefault:"2160h"`
+	GroupMessage time.Duration `env:"RETENTION_GROUP_MESSAGE" envDefault:"2160h"` // how long application messages of groups are kept at least
+	Welcome      time.Duration `env:"RETENTION_WELCOME"       envDefault:"2160h"` // how long welcomes are kept at least
+	KeyPackage   time.Duration `env:"RETENTION_KEY_PACKAGE"   envDefault:"2160h"` // how long key packages are kept at least
 }
 
 // DefaultRetention is the fixed duration that the specification calls three
