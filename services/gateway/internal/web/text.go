@@ -122,6 +122,9 @@ func (w *textWriter) encode(p []byte) error {
 }
 
 func (w *textWriter) finish() {
+	if !w.started { // an answer without a body
+		w.WriteHeader(http.StatusOK)
+	}
 	// A client that is gone needs no rest.
 	_ = w.encode(w.rest)
 	w.rest = w.rest[:0]
