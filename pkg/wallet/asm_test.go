@@ -76,5 +76,5 @@ func TestValidatorCodeIsTheReference(t *testing.T) {
 		6071380360716000396000513b603857604051601b5760026068565b6000600060605160a060006020515af1156065576000513b
 		156065575b6020600060805160605160a0016000515afa1560655760203d10606557600051631626ba7e60e01b14606856
 		5b60005b60005360016000f3`
-	require.Equal(t, strings.Join(strings.Fields(reference), ""), validatorCode)
+	require.Equal(t, validatorCode, strings.Join(strings.Fields(reference), ""))
 }

@@ -58,7 +58,7 @@ func TestEachPartOfTheQuestionCounts(t *testing.T) {
 		require.False(t, seen[each])
 		seen[each] = true
 	}
-	require.Equal(t, q("eip155:1", 1, 1, 1, "s"), q("eip155:1", 1, 1, 1, "s"))
+	require.True(t, seen[q("eip155:1", 1, 1, 1, "signature")], "the same question again")
 }
 
 // The cache at its bound and one past it.
@@ -110,6 +110,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 	const bound = 3
 	arrived, proceed := make(chan struct{}, 10), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // or the server does not notice that the client is gone
 		arrived <- struct{}{}
 		select {
 		case <-proceed:
