@@ -37,6 +37,7 @@ generate: ## Generate the Go code of proto/
 generated:
 	@echo "generated code is fresh"
 	@tools/fresh
+	@$(GO) run ./cmd/configdoc -check
 
 standalone:
 	@echo "each module builds on its own"

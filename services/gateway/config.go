@@ -97,7 +97,23 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		errs = append(errs, fmt.Errorf("XMTP_GATEWAY_LISTEN is %q, expected host:port", c.Listen))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs,
+		checkEndpoint("XMTP_PUBLISHER_ENDPOINT", c.PublisherEndpoint),
+		checkEndpoint("XMTP_READER_ENDPOINT", c.ReaderEndpoint),
+		checkEndpoint("XMTP_STREAMER_ENDPOINT", c.StreamerEndpoint),
+	)...)
+}
+
+func checkEndpoint(variable, endpoint string) error {
+	if strings.Contains(endpoint, "://") {
+		return nil
+	}
+	for address := range strings.SplitSeq(endpoint, ",") {
+		if host, port, err := net.SplitHostPort(strings.TrimSpace(address)); err != nil || host == "" || port == "" {
+			return fmt.Errorf("%s holds %q, expected host:port or a gRPC target such as dns:///reader:5052", variable, address)
+		}
+	}
+	return nil
 }
 
 // AllowsEveryOrigin reports whether any page may call.

@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
@@ -15,6 +16,7 @@ import (
 // Config is the configuration of a publisher. Every variable has the prefix
 // XMTP_.
 type Config struct {
+	// Listen is where the gateway finds the role.
 	Listen string `env:"PUBLISHER_LISTEN" envDefault:":5051"`
 	// PrimaryURL is the database that is written to.
 	PrimaryURL config.Secret `env:"PRIMARY_URL,required,notEmpty"`
@@ -77,6 +79,9 @@ func (c Config) Validate() error {
 	errs := []error{
 		config.Join(c.Limits, c.Retention, c.RPC, c.Pool, c.Notice, c.Wallet, c.Group),
 		c.PrimaryURL.CheckURL("PRIMARY_URL", "postgres", "postgresql"),
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		errs = append(errs, fmt.Errorf("XMTP_PUBLISHER_LISTEN is %q, expected host:port", c.Listen))
 	}
 	if int(c.Pool.MaxConns) < c.minConns() {
 		errs = append(errs, fmt.Errorf("XMTP_DB_MAX_CONNS is %d, expected at least %d: XMTP_PUBLISH_MAX_IN_FLIGHT and %d more",

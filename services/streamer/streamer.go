@@ -25,6 +25,7 @@ import (
 
 // Config is everything a streamer reads from its environment.
 type Config struct {
+	// Listen is where the gateway finds the role.
 	Listen string `env:"STREAMER_LISTEN" envDefault:":5053"`
 	// PrimaryURL serves streams when there is no replica.
 	PrimaryURL config.Secret `env:"PRIMARY_URL"`
@@ -45,14 +46,19 @@ func (c Config) Validate() error {
 		config.Join(c.Limits, c.RPC, c.Pool, c.Notice, c.Stream, c.Sweep),
 		c.Stream.ValidateWith(c.Limits),
 	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		errs = append(errs, fmt.Errorf("XMTP_STREAMER_LISTEN is %q, expected host:port", c.Listen))
+	}
 	if need := c.Stream.Connections(); int(c.Pool.MaxConns) < need {
 		errs = append(errs, fmt.Errorf("XMTP_DB_MAX_CONNS is %d, expected at least %d: XMTP_STREAM_FETCHES, XMTP_STREAM_HEAD_READS and 2", c.Pool.MaxConns, need))
 	}
-	variable := "REPLICA_URL"
-	if c.ReplicaURL == "" {
-		variable = "PRIMARY_URL"
+	if c.ReplicaURL != "" {
+		errs = append(errs, c.ReplicaURL.CheckURL("REPLICA_URL", "postgres", "postgresql"))
 	}
-	return errors.Join(append(errs, c.database().CheckURL(variable, "postgres", "postgresql"))...)
+	if c.PrimaryURL != "" || c.ReplicaURL == "" {
+		errs = append(errs, c.PrimaryURL.CheckURL("PRIMARY_URL", "postgres", "postgresql"))
+	}
+	return errors.Join(errs...)
 }
 
 func (c Config) database() config.Secret {
