@@ -73,7 +73,7 @@ func bytesArgument(body []byte, index int) ([]byte, bool) {
 }
 
 // smallWord reads the word at an offset. It fails when the word is not inside
-// the body, or is larger than the body is long and so no offset or length.
+// the body, or needs more than 64 bits and so is no offset or length.
 func smallWord(body []byte, at uint64) (uint64, bool) {
 	size := uint64(len(body))
 	if at > size || size-at < wordBytes {
@@ -85,8 +85,7 @@ func smallWord(body []byte, at uint64) (uint64, bool) {
 			return 0, false
 		}
 	}
-	value := binary.BigEndian.Uint64(word[wordBytes-8:])
-	return value, value <= size
+	return binary.BigEndian.Uint64(word[wordBytes-8:]), true
 }
 
 // signedByKey says whether the plain key of signer made the signature: 65 bytes

@@ -3,6 +3,7 @@ package wallet
 import (
 	"bytes"
 	"encoding/hex"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -109,6 +110,30 @@ func TestUnwrapReadsWhatAnEncoderWrites(t *testing.T) {
 		require.Equal(t, factory, deploy.factory)
 		require.True(t, bytes.Equal(calldata, deploy.calldata))
 		require.True(t, bytes.Equal(inner, got))
+	}
+}
+
+// The check calldata is what an encoder writes, padding included: contracts may
+// insist on it.
+func TestValidatorInput(t *testing.T) {
+	kinds := make([]abi.Argument, 2)
+	for i, name := range []string{"bytes32", "bytes"} {
+		kind, err := abi.NewType(name, "", nil)
+		require.NoError(t, err)
+		kinds[i].Type = kind
+	}
+	hash := [32]byte{1, 2, 3}
+	for _, size := range []int{0, 1, 32, 65} {
+		signature := bytes.Repeat([]byte{0xbb}, size)
+		arguments, err := abi.Arguments(kinds).Pack(hash, signature)
+		require.NoError(t, err)
+		check := append([]byte{0x16, 0x26, 0xba, 0x7e}, arguments...)
+		deploy := &deployment{factory: factory, calldata: []byte("deploy")}
+		input := hex.EncodeToString(validatorInput(always, deploy, hash, signature))
+		require.Equal(t, validatorCode+
+			word(strings.ToLower(always.Hex()[2:]))+word(strings.ToLower(factory.Hex()[2:]))+word("1")+
+			word("6")+word(strconv.FormatInt(int64(len(check)), 16))+
+			hex.EncodeToString([]byte("deploy"))+hex.EncodeToString(check), input)
 	}
 }
 
