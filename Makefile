@@ -19,7 +19,7 @@ run: build ## Start the whole backend on this machine, the gateway on 127.0.0.1:
 
 build: ## Build every program into bin/
 	@mkdir -p bin
-	@CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/devstack ./cmd/xmtpctl $(foreach r,$(ROLES),./services/$(r)/cmd/$(r))
+	@$(GO) build -o bin/ ./cmd/devstack ./cmd/xmtpctl $(foreach r,$(ROLES),./services/$(r)/cmd/$(r))
 
 test: ## Run every test; installs PostgreSQL, a C compiler, nginx and Chromium if they are missing
 	@tools/need postgresql gcc nginx chromium node

@@ -12,6 +12,16 @@ require (
 	github.com/xmtp-selfhosted/backend/services/streamer v0.0.0
 )
 
+require (
+	github.com/stretchr/testify v1.12.1 // indirect
+	golang.org/x/net v0.62.0 // indirect
+	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/text v0.44.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20261110000943-09e21b237f2c // indirect
+	google.golang.org/grpc v1.85.0 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
+)
+
 replace github.com/xmtp-selfhosted/backend/proto => ../proto
 
 replace github.com/xmtp-selfhosted/backend/pkg => ../pkg

@@ -1,0 +1,103 @@
+// Command devstack runs the whole backend on this machine: a PostgreSQL primary
+// and replica, NATS, and the four roles behind one gateway. `make run` starts it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/xmtp-selfhosted/backend/cmd/stack"
+)
+
+const usage = `devstack runs the whole backend on this machine and stops it on Ctrl-C.
+
+Everything is kept below .data (XMTP_DEV_DATA moves it). All XMTP_ variables of
+the roles are passed through; XMTP_PRIMARY_URL and XMTP_NATS_URL replace the
+stack's own servers.
+
+Flags:
+`
+
+func main() {
+	verbose := flag.Bool("verbose", false, "log every call, not only those that failed")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), usage)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, *verbose); err != nil {
+		fmt.Fprintln(os.Stderr, "devstack:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, verbose bool) error {
+	environment := environ()
+	dir := environment["XMTP_DEV_DATA"]
+	if dir == "" {
+		dir = ".data"
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	if environment["XMTP_GATEWAY_LISTEN"] == "" {
+		environment["XMTP_GATEWAY_LISTEN"] = "127.0.0.1:5050"
+	}
+	level := slog.LevelWarn
+	if verbose {
+		level = slog.LevelDebug
+	}
+	begun := time.Now()
+	running, err := stack.Start(ctx, stack.Options{
+		Dir: dir, Environment: environment,
+		Progress: func(step string) { fmt.Fprintf(out, "  %s\n", step) },
+		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nReady after %.1f s.\n\n%s\n", time.Since(begun).Seconds(), table(running.Endpoints))
+	failure := running.Failed(ctx)
+	fmt.Fprintln(out, "\nStopping.")
+	if err := running.Stop(); err != nil {
+		return err
+	}
+	return failure
+}
+
+// environ is this process's environment as a map.
+func environ() map[string]string {
+	environment := map[string]string{}
+	for _, entry := range os.Environ() {
+		if name, value, ok := strings.Cut(entry, "="); ok && strings.HasPrefix(name, "XMTP_") {
+			environment[name] = value
+		}
+	}
+	return environment
+}
+
+func table(e stack.Endpoints) string {
+	return fmt.Sprintf(`  gateway    http://%s   gRPC, gRPC-Web, HTTP with JSON
+  publisher  %s
+  reader     %s
+  streamer   %s
+  primary    %s
+  replica    %s
+  NATS       %s
+
+Try, in another shell:
+  bin/xmtpctl demo     replay a recorded client session through the gateway
+  bin/xmtpctl health   ask every service how it is
+Ctrl-C stops everything; the data stays.`,
+		e.Gateway, e.Publisher, e.Reader, e.Streamer, e.PrimaryURL, e.ReplicaURL, e.NATSURL)
+}

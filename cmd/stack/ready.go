@@ -1,0 +1,50 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// readyTimeout bounds the wait for the roles after they were started.
+const readyTimeout = 30 * time.Second
+
+// waitReady returns when the gateway's health is SERVING, which means that every
+// role had a ready instance.
+func (s *Stack) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errors.New("the gateway did not become ready in time"))
+	defer cancel()
+	failed := make(chan error, 1)
+	watching, stopWatching := context.WithCancel(ctx)
+	go func() { failed <- s.Failed(watching) }()
+	defer func() {
+		stopWatching()
+		<-failed
+	}()
+
+	connection, err := grpc.NewClient(s.Endpoints.Gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("reach the gateway: %w", err)
+	}
+	defer func() { _ = connection.Close() }()
+	client := healthv1.NewHealthClient(connection)
+	for {
+		answer, err := client.Check(ctx, &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		if err == nil && answer.GetStatus() == healthv1.HealthCheckResponse_SERVING {
+			return nil
+		}
+		select {
+		case err := <-failed:
+			failed <- nil // the deferred wait reads it
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
