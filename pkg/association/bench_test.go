@@ -3,6 +3,7 @@ package association_test
 import (
 	"testing"
 
+	"github.com/decred/dcrd/dcrec/secp256k1/v4/ecdsa"
 	"github.com/stretchr/testify/require"
 
 	"github.com/xmtp-selfhosted/backend/pkg/association"
@@ -25,6 +26,21 @@ func BenchmarkReplay256(b *testing.B) {
 				require.NoError(b, err)
 			}
 		})
+	}
+}
+
+// BenchmarkRecover256 is the yardstick for a replay by wallet, which has to
+// recover one signer per update.
+func BenchmarkRecover256(b *testing.B) {
+	hash := kit.PersonalHash("bench")
+	rsv := alice.SignHash(hash)
+	compact := append([]byte{rsv[64]}, rsv[:64]...)
+	b.ReportAllocs()
+	for b.Loop() {
+		for range 256 {
+			_, _, err := ecdsa.RecoverCompact(compact, hash[:])
+			require.NoError(b, err)
+		}
 	}
 }
 
