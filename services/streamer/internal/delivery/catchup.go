@@ -133,6 +133,7 @@ func (e *Engine) dispatch() {
 		if e.used+f.reserved > e.config.BudgetBytes {
 			return // until somebody releases bytes; whoever waits longest is next
 		}
+		e.used += f.reserved
 		e.fetches++
 		f.number = e.fetches
 		for turns := len(e.ready); turns > 0 && len(f.Requests) < e.config.PageTopics; turns-- {
@@ -143,6 +144,7 @@ func (e *Engine) dispatch() {
 			e.turn(s, f)
 		}
 		if len(f.Requests) == 0 {
+			e.used -= f.reserved
 			idle++ // notices or reads under way served everyone
 			continue
 		}
@@ -150,7 +152,6 @@ func (e *Engine) dispatch() {
 			q.MaxRows = max(1, e.config.PageRows/len(f.Requests))
 		}
 		e.inFlight++
-		e.used += f.reserved
 		e.effects.Fetch = append(e.effects.Fetch, f)
 	}
 }
@@ -186,7 +187,8 @@ func (e *Engine) turn(s *Session, f *Fetch) {
 func (e *Engine) advance(r *registration, f *Fetch) (full bool) {
 	t := r.entry
 	before := r.floor
-	full = e.link(r)
+	// For lack of budget alone it reads the page instead, which has its share.
+	full = e.link(r) && !e.roomForPage(r.session)
 	switch {
 	case r.floor >= t.known:
 		r.state = current

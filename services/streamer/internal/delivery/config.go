@@ -26,6 +26,9 @@ type Config struct {
 	// BudgetBytes bounds pages in flight and queued output of all sessions.
 	BudgetBytes int
 
+	// LiveFrames is how many frames of live output go before one of history.
+	LiveFrames int
+
 	// StepTopics is how many registrations one Step or Close handles.
 	StepTopics int
 	// MaxTopics is the most registrations of a session.
@@ -36,9 +39,6 @@ type Config struct {
 	// LostDatabase is how long streams stay open without a database connection.
 	LostDatabase time.Duration
 }
-
-// liveFrames is how many frames of live output go before one of history.
-const liveFrames = 4
 
 // budgetShare divides the free budget: a session may hold one part of it in its
 // output before history waits. Some budget so stays free for other sessions,

@@ -67,7 +67,7 @@ func (o *output) flush() {
 }
 
 // take removes the next frame to send, or returns nil.
-func (o *output) take() *Frame {
+func (o *output) take(liveFrames int) *Frame {
 	if len(o.control) > 0 {
 		return pop(&o.control)
 	}

@@ -117,7 +117,7 @@ func (e *Engine) Next(s *Session) *Frame {
 		e.freed(s)
 	}
 	if s.err == nil {
-		s.out.sending = s.out.take()
+		s.out.sending = s.out.take(e.config.LiveFrames)
 	}
 	if s.out.sending == nil {
 		s.busy = false
