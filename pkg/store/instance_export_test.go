@@ -26,3 +26,6 @@ func CancelledByReplay(ctx context.Context, p *InstancePool, n int) error {
 		})
 	})
 }
+
+// ReadSettings are the settings of every session that only reads.
+func ReadSettings() map[string]string { return readSettings }

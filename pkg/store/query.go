@@ -53,7 +53,7 @@ func (p *Pool) Query(ctx context.Context, q Query, encode Encode) (Page, error) 
 		topicArray(len(q.Topics), func(i int) topic.Topic { return q.Topics[i] }),
 		bigintArray(len(q.Topics), func(i int) int64 { return int64(q.Cursors[i]) }),
 		bigint(rows),
-		bigint((rows + topics) / topics), // the row beyond the page included, rounded up
+		bigint(max(1, rows/topics)),
 		bigint(int64(q.MaxBytes)),
 	}
 	b := pageBuilder{topics: q.Topics, limit: int(rows), max: q.MaxBytes, encode: encode, full: true}
@@ -85,7 +85,7 @@ func (b *pageBuilder) add(values [][]byte) error {
 		bytes = c.int64()
 	}
 	if bytes > int64(b.max) {
-		return b.tooLong()
+		return tooLong()
 	}
 	if b.page.Rows == b.limit {
 		b.page.More = true
@@ -105,7 +105,7 @@ func (b *pageBuilder) add(values [][]byte) error {
 	b.page.Encoded = b.encode(b.page.Encoded, &meta, payload)
 	b.page.Rows++
 	if len(b.page.Encoded) > b.max {
-		return b.tooLong()
+		return tooLong()
 	}
 	return nil
 }
@@ -114,6 +114,6 @@ func (b *pageBuilder) add(values [][]byte) error {
 // come.
 const maxRowsHint = 64
 
-func (b *pageBuilder) tooLong() error {
-	return fault.Errorf(fault.TooLong, "the response would be longer than %d bytes: ask for fewer envelopes at a time", b.max)
+func tooLong() error {
+	return fault.Errorf(fault.TooLong, "the response would be longer than the server's limit for a response: ask for fewer envelopes at a time")
 }

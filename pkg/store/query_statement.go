@@ -74,12 +74,16 @@ const (
 // read runs one read-only statement; reset forgets the rows of a run that did
 // not finish. An answer that does not come is Unavailable.
 func (p *Pool) read(ctx context.Context, s statement, params [][]byte, reset func(), each func(values [][]byte) error) error {
-	return p.repeatedly(ctx, func() error {
+	err := p.repeatedly(ctx, func() error {
 		reset()
 		return p.with(ctx, "read "+s.name, func(conn *pgxpool.Conn) error {
 			return p.answered(ctx, func(ctx context.Context) error { return s.run(ctx, conn, params, each) })
 		})
 	})
+	if isUndefinedTable(err) {
+		return fault.Wrap(fault.Unavailable, err, "the database has no schema yet")
+	}
+	return err
 }
 
 // repeatedly runs a read again when the replay of a standby cancelled it: that

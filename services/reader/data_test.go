@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -64,6 +65,36 @@ func put(t testing.TB, conn *pgx.Conn, name topic.Topic, client *backendv1.Clien
 	}))
 	return uint64(id)
 }
+
+// address is an Ethereum address.
+const address = "0xab16a96d359ec26a11e2c2b3d8f8b8942d5bfcdb"
+
+// fill stores n small envelopes on a group topic in one statement.
+func fill(t testing.TB, conn *pgx.Conn, number, n int) {
+	t.Helper()
+	name := []byte(group(number))
+	execute(t, conn, `
+		INSERT INTO envelopes (topic, sequence_id, server_ns, message_hash, is_commit_or_proposal, commit_xid, payload)
+		SELECT $1, nextval('envelope_sequence'), 1000, sha256(int8send(n)), false, pg_current_xact_id()::text::bigint, '\x0a020a00'
+		FROM generate_series(1, $2) n`, name, n)
+	execute(t, conn, `
+		INSERT INTO topic_heads SELECT topic, max(sequence_id) FROM envelopes WHERE topic = $1 GROUP BY topic
+		ON CONFLICT (topic) DO UPDATE SET last_sequence_id = excluded.last_sequence_id`, name)
+}
+
+// associate says that an update with this sequence id made an identifier a
+// member of an inbox, and that a later one, unless 0, revoked it.
+func associate(t testing.TB, conn *pgx.Conn, kind int, identifier string, inbox byte, at, revoked int64) {
+	t.Helper()
+	execute(t, conn, `
+		INSERT INTO identifier_associations VALUES ($1, $2, $3, $4, nullif($5::bigint, 0))
+		ON CONFLICT (identifier_kind, identifier, inbox_id) DO UPDATE
+		SET association_sequence_id = excluded.association_sequence_id, revocation_sequence_id = excluded.revocation_sequence_id`,
+		kind, identifier, bytes.Repeat([]byte{inbox}, 32), at, revoked)
+}
+
+// inboxID is the wire form of an inbox of associate.
+func inboxID(inbox byte) string { return strings.Repeat(fmt.Sprintf("%02x", inbox), 32) }
 
 func query(name topic.Topic, cursor uint64) *backendv1.TopicQuery {
 	return &backendv1.TopicQuery{Topic: &backendv1.Topic{Topic: []byte(name)}, Cursor: &backendv1.Cursor{SequenceId: cursor}}

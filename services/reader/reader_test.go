@@ -17,6 +17,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
@@ -49,6 +50,7 @@ type role struct {
 	backendv1.QueryServiceClient
 	backendv1.IdentityServiceClient
 	healthv1.HealthClient
+	conn *grpc.ClientConn
 }
 
 // start runs a reader for the length of a test.
@@ -74,7 +76,18 @@ func start(t testing.TB, cfg reader.Config) role {
 			t.Error("the reader did not end within 30 s")
 		}
 	})
-	return role{backendv1.NewQueryServiceClient(conn), backendv1.NewIdentityServiceClient(conn), healthv1.NewHealthClient(conn)}
+	return role{backendv1.NewQueryServiceClient(conn), backendv1.NewIdentityServiceClient(conn), healthv1.NewHealthClient(conn), conn}
+}
+
+// raw calls a method with bytes that may not be its request.
+func (r role) raw(t testing.TB, method string, request []byte) error {
+	t.Helper()
+	var answer rpc.Frame
+	err := r.conn.Invoke(t.Context(), "/xmtp.backend.v1."+method, rpc.FrameOf(request), &answer, grpc.ForceCodecV2(rpc.Codec{}))
+	if err == nil {
+		answer.Free()
+	}
+	return err
 }
 
 func (r role) serving(t testing.TB) bool {

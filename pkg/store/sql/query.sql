@@ -3,7 +3,8 @@
 -- Snapshot: one for the page and for has_more, which is a row beyond the page; no locks.
 -- Every topic is one bounded probe of the primary key. In the first round each gives its share, until the page is full;
 -- what then is missing comes from those that gave their whole share, one after the other. So a page is full whenever
--- there are rows enough, and costs at most two probes a topic and twice its rows, however much lies above the cursors.
+-- there are rows enough, and costs at most two probes a topic and the rows of the page, however many lie above the
+-- cursors.
 -- Payloads out of line are read for the rows of the page only, and not at all when they are too long together.
 WITH asked AS (
     SELECT topic, cursor, n FROM unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY AS t (topic, cursor, n)
