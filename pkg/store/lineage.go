@@ -43,6 +43,10 @@ const (
 // WAL that it writes.
 const sqlNotInPrerequisiteState = "55000"
 
+// lineageLockTimeout is how long a connection waits while another moves the
+// sequence on.
+const lineageLockTimeout = 5 * time.Second
+
 // incarnation is a lineage and the start of its server. The start matters since
 // a copy of the data directory that is put back keeps identifier and timeline.
 type incarnation struct {
@@ -101,7 +105,10 @@ func readLineage(ctx context.Context, conn *pgx.Conn) (incarnation, error) {
 func (p *Publisher) moveOn(ctx context.Context, conn *pgx.Conn, server incarnation) error {
 	moved := false
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		// Others wait here and then find the work done.
+		// Others wait here and then find the work done, longer than for a topic.
+		if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", milliseconds(lineageLockTimeout)); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, "LOCK TABLE lineage IN SHARE ROW EXCLUSIVE MODE"); err != nil {
 			return err
 		}

@@ -3,18 +3,15 @@ package store
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
-	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
@@ -44,6 +41,22 @@ var publishAssociateSQL string
 
 //go:embed sql/publish_revoke.sql
 var publishRevokeSQL string
+
+// The statements of a publish. They are prepared on each connection once.
+var (
+	beginStatement        = statement{"publish_start", "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"}
+	commitStatement       = statement{"publish_commit", "COMMIT"}
+	settingStatement      = statement{"publish_setting", "SELECT set_config($1::text, $2::text, true)"}
+	identityLockStatement = statement{"publish_identity_lock", publishIdentityLockSQL}
+	lockTopicsStatement   = statement{"publish_lock_topics", publishLockTopicsSQL}
+	lockedHeads           = statement{"publish_heads", publishHeadsSQL}
+	storedStatement       = statement{"publish_stored", publishStoredSQL}
+	idsStatement          = statement{"publish_begin", publishBeginSQL}
+	rowsStatement         = statement{"publish_rows", publishRowsSQL}
+	moveHeadsStatement    = statement{"publish_move_heads", publishMoveHeadsSQL}
+	associateStatement    = statement{"publish_associate", publishAssociateSQL}
+	revokeStatement       = statement{"publish_revoke", publishRevokeSQL}
+)
 
 // groupLockTimeout is how long a transaction that several requests share waits
 // for one lock. Past it the requests run alone, so that one held topic delays
@@ -172,11 +185,11 @@ func (p *Publisher) Commit(ctx context.Context, batch Batch, judge func(Locked) 
 }
 
 func (p *Publisher) commit(ctx context.Context, conn *pgx.Conn, batch Batch, judge func(Locked) (Writes, error)) error {
-	names := topicBytes(batch.Topics)
 	lineage, err := p.lineageOf(ctx, conn)
 	if err != nil {
 		return err
 	}
+	names := topicArray(len(batch.Topics), func(i int) topic.Topic { return batch.Topics[i] })
 	locked, err := lockTopics(ctx, conn, batch, names)
 	if err != nil {
 		return err
@@ -190,41 +203,35 @@ func (p *Publisher) commit(ctx context.Context, conn *pgx.Conn, batch Batch, jud
 		_, err := conn.Exec(ctx, "ROLLBACK")
 		return err
 	}
-	return write(ctx, conn, names, locked, writes)
+	return write(ctx, conn, batch, locked, writes)
 }
 
-// lockTopics begins the transaction, takes its locks and reads what they protect, all
-// in one round trip.
-func lockTopics(ctx context.Context, conn *pgx.Conn, batch Batch, names [][]byte) (Locked, error) {
-	var found Locked
-	keyTopics, hashes := make([][]byte, len(batch.Keys)), make([][]byte, len(batch.Keys))
-	for i := range batch.Keys {
-		keyTopics[i], hashes[i] = []byte(batch.Keys[i].Topic), batch.Keys[i].Hash[:]
-	}
-	var queue pgx.Batch
-	queue.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+// lockTopics begins the transaction, takes its locks and reads what they
+// protect, all in one round trip.
+func lockTopics(ctx context.Context, conn *pgx.Conn, batch Batch, names []byte) (Locked, error) {
+	found := Locked{Heads: make([]topic.SequenceID, 0, len(batch.Topics))}
+	calls := make([]call, 0, 8)
+	calls = append(calls, call{statement: beginStatement})
 	if batch.LockTimeout > 0 {
-		queue.Queue("SELECT set_config('lock_timeout', $1, true)", milliseconds(batch.LockTimeout))
+		calls = append(calls, setting("lock_timeout", batch.LockTimeout))
 	}
 	if batch.StatementTimeout > 0 {
-		queue.Queue("SELECT set_config('statement_timeout', $1, true)", milliseconds(batch.StatementTimeout))
+		calls = append(calls, setting("statement_timeout", batch.StatementTimeout))
 	}
 	if batch.Identity {
-		queue.Queue(publishIdentityLockSQL)
+		calls = append(calls, call{statement: identityLockStatement})
 	}
-	queue.Queue(publishLockTopicsSQL, names)
-	queue.Queue(publishHeadsSQL, names).Query(func(rows pgx.Rows) (err error) {
-		found.Heads, err = pgx.CollectRows(rows, pgx.RowTo[topic.SequenceID])
-		return err
-	})
-	queue.Queue(publishStoredSQL, keyTopics, hashes).Query(func(rows pgx.Rows) (err error) {
-		found.Stored, err = collectStored(rows, batch.Keys)
-		return err
-	})
-	queue.Queue(publishBeginSQL, len(batch.Keys)).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&found.ServerNS, &found.xid, &found.IDs)
-	})
-	if err := conn.SendBatch(ctx, &queue).Close(); err != nil {
+	calls = append(calls,
+		call{statement: lockTopicsStatement, params: [][]byte{names}},
+		call{statement: lockedHeads, params: [][]byte{names}, row: func(values [][]byte) error {
+			c := columns{values: values}
+			found.Heads = append(found.Heads, topic.SequenceID(c.int64()))
+			return c.err
+		}},
+		storedCall(batch.Keys, &found.Stored),
+		call{statement: idsStatement, params: [][]byte{integer(int32(len(batch.Keys)))}, row: found.readBegin},
+	)
+	if err := exchange(ctx, conn, calls); err != nil {
 		return found, err
 	}
 	if len(found.Heads) != len(batch.Topics) || len(found.IDs) != len(batch.Keys) {
@@ -234,92 +241,103 @@ func lockTopics(ctx context.Context, conn *pgx.Conn, batch Batch, names [][]byte
 	return found, nil
 }
 
-func collectStored(rows pgx.Rows, keys []Key) (map[int]envelope.Meta, error) {
-	var stored map[int]envelope.Meta
-	var n int
-	var meta envelope.Meta
-	_, err := pgx.ForEachRow(rows, []any{&n, &meta.SequenceID, &meta.ServerNS, &meta.ExpiryNS, &meta.IsCommitOrProposal}, func() error {
-		if stored == nil {
-			stored = make(map[int]envelope.Meta)
-		}
-		meta.Topic, meta.MessageHash = keys[n-1].Topic, keys[n-1].Hash
-		stored[n-1] = meta
-		return nil
-	})
-	return stored, err
+func setting(name string, limit time.Duration) call {
+	return call{statement: settingStatement, params: [][]byte{[]byte(name), []byte(milliseconds(limit))}}
+}
+
+func (l *Locked) readBegin(values [][]byte) error {
+	c := columns{values: values}
+	l.ServerNS, l.xid = c.int64(), c.int64()
+	ids := c.bigints()
+	l.IDs = make([]topic.SequenceID, len(ids))
+	for i, id := range ids {
+		l.IDs[i] = topic.SequenceID(id)
+	}
+	return c.err
+}
+
+// storedCall collects which of the keys are stored.
+func storedCall(keys []Key, into *map[int]envelope.Meta) call {
+	return call{
+		statement: storedStatement,
+		params: [][]byte{
+			topicArray(len(keys), func(i int) topic.Topic { return keys[i].Topic }),
+			byteaArray(len(keys), func(i int) []byte { return keys[i].Hash[:] }),
+		},
+		row: func(values [][]byte) error {
+			c := columns{values: values}
+			at := int(c.int64()) - 1 // WITH ORDINALITY counts from 1
+			meta := envelope.Meta{
+				SequenceID: topic.SequenceID(c.int64()), ServerNS: c.int64(), ExpiryNS: c.int64(), IsCommitOrProposal: c.bool(),
+			}
+			if c.err != nil {
+				return c.err
+			}
+			meta.Topic, meta.MessageHash = keys[at].Topic, keys[at].Hash
+			if *into == nil {
+				*into = make(map[int]envelope.Meta)
+			}
+			(*into)[at] = meta
+			return nil
+		},
+	}
 }
 
 // write stores the rows and commits, in one round trip.
-func write(ctx context.Context, conn *pgx.Conn, names [][]byte, locked Locked, writes Writes) error {
-	var queue pgx.Batch
-	queueRows(&queue, locked, writes.Rows)
-	var movedNames [][]byte
-	var movedTo []int64
+func write(ctx context.Context, conn *pgx.Conn, batch Batch, locked Locked, writes Writes) error {
+	moved := make([]int, 0, len(writes.Heads))
 	for i, head := range writes.Heads {
 		if head > 0 {
-			movedNames, movedTo = append(movedNames, names[i]), append(movedTo, int64(head))
+			moved = append(moved, i)
 		}
 	}
-	queue.Queue(publishMoveHeadsSQL, movedNames, movedTo)
-	queueAssociations(&queue, publishAssociateSQL, writes.Added)
-	queueAssociations(&queue, publishRevokeSQL, writes.Removed)
-	queue.Queue("COMMIT")
-	return conn.SendBatch(ctx, &queue).Close()
+	calls := make([]call, 0, 5)
+	calls = append(calls,
+		rowsCall(locked, writes.Rows),
+		call{statement: moveHeadsStatement, params: [][]byte{
+			topicArray(len(moved), func(i int) topic.Topic { return batch.Topics[moved[i]] }),
+			bigintArray(len(moved), func(i int) int64 { return int64(writes.Heads[moved[i]]) }),
+		}})
+	if len(writes.Added) > 0 {
+		calls = append(calls, associationsCall(associateStatement, writes.Added))
+	}
+	if len(writes.Removed) > 0 {
+		calls = append(calls, associationsCall(revokeStatement, writes.Removed))
+	}
+	calls = append(calls, call{statement: commitStatement})
+	return exchange(ctx, conn, calls)
 }
 
-func queueRows(queue *pgx.Batch, locked Locked, rows []Row) {
-	topics, ids, expiries := make([][]byte, len(rows)), make([]int64, len(rows)), make([]int64, len(rows))
-	hashes, flags, payloads := make([][]byte, len(rows)), make([]bool, len(rows)), make([][]byte, len(rows))
-	for i := range rows {
-		meta := &rows[i].Meta
-		topics[i], ids[i], expiries[i] = []byte(meta.Topic), int64(meta.SequenceID), meta.ExpiryNS
-		hashes[i], flags[i], payloads[i] = meta.MessageHash[:], meta.IsCommitOrProposal, rows[i].Payload
-	}
-	queue.Queue(publishRowsSQL, locked.ServerNS, locked.xid, topics, ids, expiries, hashes, flags, payloads)
+func rowsCall(locked Locked, rows []Row) call {
+	n := len(rows)
+	return call{statement: rowsStatement, params: [][]byte{
+		bigint(locked.ServerNS),
+		bigint(locked.xid),
+		topicArray(n, func(i int) topic.Topic { return rows[i].Meta.Topic }),
+		bigintArray(n, func(i int) int64 { return int64(rows[i].Meta.SequenceID) }),
+		bigintArray(n, func(i int) int64 { return rows[i].Meta.ExpiryNS }),
+		byteaArray(n, func(i int) []byte { return rows[i].Meta.MessageHash[:] }),
+		booleanArray(n, func(i int) bool { return rows[i].Meta.IsCommitOrProposal }),
+		byteaArray(n, func(i int) []byte { return rows[i].Payload }),
+	}}
 }
 
-func queueAssociations(queue *pgx.Batch, sql string, changes []Association) {
-	if len(changes) == 0 {
-		return
-	}
-	kinds, identifiers := make([]int16, len(changes)), make([]string, len(changes))
-	inboxes, ids := make([][]byte, len(changes)), make([]int64, len(changes))
-	for i, c := range changes {
-		kinds[i], identifiers[i], inboxes[i], ids[i] = c.Kind, c.Identifier, []byte(c.InboxID), int64(c.SequenceID)
-	}
-	queue.Queue(sql, kinds, identifiers, inboxes, ids)
-}
-
-func topicBytes(topics []topic.Topic) [][]byte {
-	names := make([][]byte, len(topics))
-	for i, name := range topics {
-		names[i] = []byte(name)
-	}
-	return names
+func associationsCall(s statement, changes []Association) call {
+	n := len(changes)
+	return call{statement: s, params: [][]byte{
+		smallintArray(n, func(i int) int16 { return changes[i].Kind }),
+		textArray(n, func(i int) string { return changes[i].Identifier }),
+		byteaArray(n, func(i int) string { return changes[i].InboxID }),
+		bigintArray(n, func(i int) int64 { return int64(changes[i].SequenceID) }),
+	}}
 }
 
 // FindStored returns, by index in keys, the envelopes that are stored now. It
 // takes no lock: others may be stored right after.
 func (p *Publisher) FindStored(ctx context.Context, keys []Key) (map[int]envelope.Meta, error) {
-	topics, hashes := make([][]byte, len(keys)), make([][]byte, len(keys))
-	for i := range keys {
-		topics[i], hashes[i] = []byte(keys[i].Topic), keys[i].Hash[:]
-	}
 	var stored map[int]envelope.Meta
 	err := p.pool.with(ctx, "look up stored envelopes", func(conn *pgxpool.Conn) error {
-		rows, err := conn.Query(ctx, publishStoredSQL, topics, hashes)
-		if err != nil {
-			return err
-		}
-		stored, err = collectStored(rows, keys)
-		return err
+		return exchange(ctx, conn.Conn(), []call{storedCall(keys, &stored)})
 	})
 	return stored, err
-}
-
-// IsRetryable says whether the same publish, tried again at once, may succeed:
-// the connection was lost, a lock was held too long, a server ended.
-func IsRetryable(err error) bool {
-	var server *pgconn.PgError
-	return fault.KindOf(err) == fault.Unavailable || errors.As(err, &server) && server.Code == sqlQueryCanceled
 }

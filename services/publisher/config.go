@@ -22,6 +22,9 @@ type Config struct {
 	PrimaryURL config.Secret `env:"PRIMARY_URL,required,notEmpty"`
 	// Migrate applies missing migrations at the start.
 	Migrate bool `env:"MIGRATE" envDefault:"true"`
+	// GCPercent is Go's GOGC for a process that is a publisher alone: what is
+	// live is little, so collecting seldom costs little memory.
+	GCPercent int `env:"PUBLISHER_GC_PERCENT" envDefault:"400"`
 
 	Limits    limit.Config
 	Retention limit.Retention
@@ -70,7 +73,7 @@ func (c GroupConfig) Validate() error {
 // checks of health.
 const reservedConns = 4
 
-// MinConns is the smallest pool that a publisher works with: one connection is
+// minConns is the smallest pool that a publisher works with: one connection is
 // left for a request that runs alone.
 func (c Config) minConns() int { return c.Group.MaxInFlight + reservedConns + 1 }
 
@@ -82,6 +85,9 @@ func (c Config) Validate() error {
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		errs = append(errs, fmt.Errorf("XMTP_PUBLISHER_LISTEN is %q, expected host:port", c.Listen))
+	}
+	if c.GCPercent < 1 {
+		errs = append(errs, fmt.Errorf("XMTP_PUBLISHER_GC_PERCENT is %d, expected at least 1", c.GCPercent))
 	}
 	if int(c.Pool.MaxConns) < c.minConns() {
 		errs = append(errs, fmt.Errorf("XMTP_DB_MAX_CONNS is %d, expected at least %d: XMTP_PUBLISH_MAX_IN_FLIGHT and %d more",

@@ -134,14 +134,11 @@ func (c *Committer[W]) enqueue(it *item[W]) error {
 	}
 	c.queue = append(c.queue, it)
 	c.waiting++
-	if c.hasRoom() {
+	if c.hasPlaceFor(it) { // what was queued before could not start before
 		c.schedule()
 	}
 	return nil
 }
-
-// hasRoom is false while nothing could start, whatever is queued.
-func (c *Committer[W]) hasRoom() bool { return c.inFlight < c.cfg.MaxInFlight || !c.identity }
 
 // Close waits for what is in flight. Do fails from now on, also for what is
 // still queued.

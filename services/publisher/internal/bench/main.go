@@ -1,0 +1,238 @@
+// Command bench measures the publisher against the row rate of PostgreSQL
+// itself: pgbench runs the statement that stores one row of a publish, on the
+// same server and in turns with the publisher. Its figures are in
+// docs/benchmarks/publisher.md.
+//
+//	go run ./internal/bench -clients 64 -rounds 5 -seconds 10
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
+	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/publisher"
+)
+
+type options struct {
+	clients, conns, topics, size int
+	rounds                       int
+	length                       time.Duration
+	profile                      string
+}
+
+func main() {
+	var o options
+	serving := flag.Bool("serve", false, "be the publisher (the program starts itself with this)")
+	flag.IntVar(&o.clients, "clients", 64, "callers that each wait for their answer")
+	flag.IntVar(&o.conns, "conns", 4, "connections that the callers share")
+	flag.IntVar(&o.topics, "topics", 1000, "groups that are written to")
+	flag.IntVar(&o.size, "size", 1024, "bytes of a message's ciphertext")
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds of pgbench and publisher in turns")
+	flag.DurationVar(&o.length, "length", 10*time.Second, "length of each turn")
+	flag.StringVar(&o.profile, "profile", "", "file for a CPU profile of the publisher")
+	flag.Parse()
+	ctx := context.Background()
+	var err error
+	if *serving {
+		err = serve(ctx, o.profile)
+	} else {
+		err = run(ctx, o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run starts the servers and takes turns.
+func run(ctx context.Context, o options) (err error) {
+	dir, err := os.MkdirTemp("", "publisher-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL's user has to get in
+		return err
+	}
+	postgres, err := pglocal.StartPrimary(ctx, pglocal.Options{Dir: filepath.Join(dir, "postgres")})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, postgres.Stop(pglocal.Immediate)) }()
+	url := postgres.URL("postgres")
+	if _, err := store.Migrate(ctx, config.Secret(url)); err != nil {
+		return err
+	}
+	bus, err := natslocal.Start(natslocal.Options{})
+	if err != nil {
+		return err
+	}
+	defer bus.Stop()
+	child, err := startChild(url, bus.URL(), o.profile)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, child.stop()) }()
+	yardstick, err := newPgbench(dir, url, o)
+	if err != nil {
+		return err
+	}
+	return takeTurns(ctx, o, filepath.Join(postgres.Dir(), "data"), yardstick, child)
+}
+
+func takeTurns(ctx context.Context, o options, dataDir string, yardstick *pgbench, child *child) error {
+	load, err := newLoad(child.address, o)
+	if err != nil {
+		return err
+	}
+	defer load.close()
+	if _, err := load.run(ctx, o.clients, time.Second); err != nil { // connections and plans
+		return err
+	}
+	var ratios, latencies, cpus []float64
+	for round := range o.rounds {
+		base, baseCPU, err := turn(ctx, o, dataDir, child, yardstick.run)
+		if err != nil {
+			return err
+		}
+		ours, ourCPU, err := turn(ctx, o, dataDir, child, load.run)
+		if err != nil {
+			return err
+		}
+		ratios = append(ratios, ours.rate()/base.rate())
+		latencies = append(latencies, ours.latency().Seconds()/base.latency().Seconds())
+		cpus = append(cpus, ourCPU.publisher)
+		fmt.Printf("round %d: pgbench %6.0f/s %v   publisher %6.0f/s %v p99 %v   ratio %.2f   latency ratio %.2f   CPU per message: publisher %.1f µs, PostgreSQL %.1f µs, under pgbench %.1f µs\n",
+			round+1, base.rate(), base.latency().Round(time.Microsecond), ours.rate(), ours.latency().Round(time.Microsecond),
+			ours.p99.Round(time.Microsecond), ratios[round], latencies[round], ourCPU.publisher, ourCPU.postgres, baseCPU.postgres)
+	}
+	fmt.Printf("median: ratio %.2f   latency ratio %.2f   publisher CPU %.1f µs/message\n", median(ratios), median(latencies), median(cpus))
+	return nil
+}
+
+// perMessage is CPU time in microseconds for one message.
+type perMessage struct{ publisher, postgres float64 }
+
+// turn runs one side and accounts for its CPU time.
+func turn(ctx context.Context, o options, dataDir string, child *child, run func(context.Context, int, time.Duration) (result, error)) (result, perMessage, error) {
+	publisherBefore, err := child.cpu()
+	if err != nil {
+		return result{}, perMessage{}, err
+	}
+	postgresBefore, err := postgresCPU(dataDir)
+	if err != nil {
+		return result{}, perMessage{}, err
+	}
+	r, err := run(ctx, o.clients, o.length)
+	if err != nil {
+		return result{}, perMessage{}, err
+	}
+	publisherAfter, err := child.cpu()
+	if err != nil {
+		return result{}, perMessage{}, err
+	}
+	postgresAfter, err := postgresCPU(dataDir)
+	each := func(d time.Duration) float64 { return d.Seconds() / float64(r.count) * 1e6 }
+	return r, perMessage{each(publisherAfter - publisherBefore), each(postgresAfter - postgresBefore)}, err
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// result is what one turn did.
+type result struct {
+	count   int
+	length  time.Duration
+	clients int
+	p99     time.Duration
+}
+
+func (r result) rate() float64 { return float64(r.count) / r.length.Seconds() }
+
+// latency is the mean: clients wait all the time.
+func (r result) latency() time.Duration {
+	return time.Duration(float64(r.length) * float64(r.clients) / float64(r.count))
+}
+
+// serve is the publisher's process, configured by its environment.
+func serve(ctx context.Context, profile string) error {
+	cfg, err := config.Load[publisher.Config]()
+	if err != nil {
+		return err
+	}
+	debug.SetGCPercent(cfg.GCPercent)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	role, err := publisher.New(cfg, publisher.Deps{
+		Listener: listener, Metrics: telemetry.Discard(),
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Println(listener.Addr())
+	return untilParentEnds(ctx, profile, role.Run)
+}
+
+func newPgbench(dir, url string, o options) (*pgbench, error) {
+	binaries, err := pglocal.Find()
+	if err != nil {
+		return nil, err
+	}
+	script := filepath.Join(dir, "publish.sql")
+	if err := os.WriteFile(script, []byte(publishOneRow), 0o600); err != nil {
+		return nil, err
+	}
+	return &pgbench{
+		program: filepath.Join(binaries.Dir, "pgbench"), script: script, url: url, topics: o.topics,
+		payload: `\x` + strings.Repeat("5a", o.size+overheadBytes),
+	}, nil
+}
+
+// pgbench is the yardstick.
+type pgbench struct {
+	program, script, url, payload string
+	topics                        int
+}
+
+func (p *pgbench) run(ctx context.Context, clients int, length time.Duration) (result, error) {
+	command := exec.CommandContext(ctx, p.program, "--no-vacuum", "--protocol=prepared", "--file="+p.script,
+		fmt.Sprintf("--client=%d", clients), fmt.Sprintf("--jobs=%d", min(clients, 2)), fmt.Sprintf("--time=%d", int(length.Seconds())),
+		"--define=payload="+p.payload, fmt.Sprintf("--define=topics=%d", p.topics), p.url)
+	out, err := command.CombinedOutput()
+	if err != nil {
+		return result{}, fmt.Errorf("pgbench: %w: %.300s", err, out)
+	}
+	var count int
+	for line := range strings.Lines(string(out)) {
+		if rest, ok := strings.CutPrefix(line, "number of transactions actually processed: "); ok {
+			if _, err := fmt.Sscanf(rest, "%d", &count); err != nil {
+				return result{}, err
+			}
+		}
+	}
+	if count == 0 {
+		return result{}, fmt.Errorf("pgbench reported no transactions: %s", out)
+	}
+	return result{count: count, length: length, clients: clients}, nil
+}
