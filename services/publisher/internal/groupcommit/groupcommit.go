@@ -300,7 +300,7 @@ func (c *Committer[W]) run(group []*item[W], works []W, alone bool) error {
 func (c *Committer[W]) conclude(group []*item[W], err error) {
 	var again []*item[W]
 	for _, it := range group {
-		if err == nil || it.retried || c.closed || !isWorthRetrying(err) || time.Now().After(it.deadline) {
+		if err == nil || it.retried || c.closed || !isWorthRetrying(err) || !time.Now().Before(it.deadline) {
 			c.finish(it, err)
 			continue
 		}
