@@ -29,3 +29,15 @@ func CancelledByReplay(ctx context.Context, p *InstancePool, n int) error {
 
 // ReadSettings are the settings of every session that only reads.
 func ReadSettings() map[string]string { return readSettings }
+
+// SleepOnConnection runs a statement of the given length as a read and returns
+// the server process that ran it.
+func SleepOnConnection(ctx context.Context, p *Pool, seconds string) (process int32, err error) {
+	s := statement{"sleep " + seconds, "SELECT pg_backend_pid() FROM pg_sleep(" + seconds + ")"}
+	err = p.read(ctx, s, nil, func() {}, func(values [][]byte) error {
+		c := columns{values: values}
+		process = c.int32()
+		return c.err
+	})
+	return process, err
+}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -30,11 +32,28 @@ var readSettings = map[string]string{
 
 // ForReads are the options of a pool that only reads.
 func ForReads() []Option {
-	options := make([]Option, 0, len(readSettings))
+	options := make([]Option, 0, len(readSettings)+1)
 	for name, value := range readSettings {
 		options = append(options, WithSetting(name, value))
 	}
-	return options
+	return append(options, keepWhenCancelled)
+}
+
+const (
+	// cancelAfter is how long a read may go on whose caller went away. Most end
+	// within; then the server is asked to stop.
+	cancelAfter = 200 * time.Millisecond
+	// abandonAfter is when its connection is given up.
+	abandonAfter = time.Second
+)
+
+// keepWhenCancelled keeps the connection of a cancelled read. The driver's own
+// way is to close it, so that clients who call and go away would have the
+// database start a process for every call.
+func keepWhenCancelled(c *pgxpool.Config) {
+	c.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, CancelRequestDelay: cancelAfter, DeadlineDelay: abandonAfter}
+	}
 }
 
 // statement is one of the embedded reads, prepared once per connection under
@@ -98,15 +117,21 @@ func (p *Pool) repeatedly(ctx context.Context, run func() error) error {
 	return err
 }
 
-// answered bounds the wait for the server's answer.
+// answered bounds the wait for the server's answer. It tells the end of the
+// caller's context apart from a server that does not answer, whichever error
+// that left behind.
 func (p *Pool) answered(ctx context.Context, ask func(context.Context) error) error {
 	waiting, cancel := context.WithTimeout(ctx, p.answer)
 	defer cancel()
 	err := ask(waiting)
-	if err != nil && waiting.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case err == nil || waiting.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	default:
 		return fault.Wrap(fault.Unavailable, err, "the database did not answer within %v", p.answer)
 	}
-	return err
 }
 
 // The binary form of a one-dimensional array: dimensions, a flag for nulls, the
