@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -38,12 +39,14 @@ type Config struct {
 	Notice notice.Config
 	Stream stream.Config
 	Sweep  sweep.Config
+
+	Telemetry telemetry.Config
 }
 
 // Validate checks ranges and relations; each error names its variable.
 func (c Config) Validate() error {
 	errs := []error{
-		config.Join(c.Limits, c.RPC, c.Pool, c.Notice, c.Stream, c.Sweep),
+		config.Join(c.Limits, c.RPC, c.Pool, c.Notice, c.Stream, c.Sweep, c.Telemetry),
 		c.Stream.ValidateWith(c.Limits),
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
@@ -99,6 +102,7 @@ func New(cfg Config, deps Deps) (*Streamer, error) {
 	if err != nil {
 		return nil, err
 	}
+	database.Measure(deps.Metrics)
 	s := &Streamer{listener: deps.Listener, database: database}
 	s.hub = stream.NewHub(cfg.Stream, cfg.Limits, stream.Deps{
 		Database: database,
@@ -125,6 +129,9 @@ func New(cfg Config, deps Deps) (*Streamer, error) {
 	return s, nil
 }
 
+// lagEvery is how often the lag of the database is measured.
+const lagEvery = time.Second
+
 // Run serves until ctx ends: then health is NOT_SERVING and streams end with
 // UNAVAILABLE at once. Everything it started is gone when it returns.
 func (s *Streamer) Run(ctx context.Context) error {
@@ -143,6 +150,10 @@ func (s *Streamer) Run(ctx context.Context) error {
 			return feed(feeding)
 		})
 	}
+	feeds.Go(func() error {
+		s.database.WatchLag(feeding, "0", lagEvery)
+		return nil
+	})
 	err := s.server.Serve(serving, s.listener)
 	stopFeeding()
 	return errors.Join(err, feeds.Wait())

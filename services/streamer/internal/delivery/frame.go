@@ -2,6 +2,8 @@ package delivery
 
 import (
 	"math/bits"
+	"sync/atomic"
+	"time"
 
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
@@ -11,11 +13,20 @@ type Envelope struct {
 	SequenceID topic.SequenceID
 	// ServerNS is the start of the storing transaction, for metrics.
 	ServerNS int64
+	// Trace is an owner's mark on an envelope whose way it follows, nil for most.
+	Trace atomic.Pointer[Trace]
 	// Encoded must not change.
 	Encoded []byte
 
 	// holders counts the outputs that hold it; the budget counts it once.
 	holders int32
+}
+
+// Trace is the trace context of a publish, as the bus carries it, and when its
+// notice arrived.
+type Trace struct {
+	Context [25]byte
+	Heard   time.Time
 }
 
 // FramedSize is what the envelope takes in a Messages frame: tag, length, bytes.

@@ -106,6 +106,10 @@ func envelopeBytes(limits limit.Config) int {
 // pageTopics is the most topics of one read.
 const pageTopics = 128
 
+// liveFrames is how many frames of live output go before one of history: what is
+// live waits for one frame at most, and history never starves.
+const liveFrames = 4
+
 // stepTopics is how many registrations the engine handles before it turns to
 // other streams.
 const stepTopics = 512
@@ -122,6 +126,7 @@ func engineConfig(c Config, limits limit.Config) delivery.Config {
 		SessionBytes:  c.OutputBytes,
 		NoticeBytes:   c.NoticeBytes,
 		BudgetBytes:   c.BudgetBytes,
+		LiveFrames:    liveFrames,
 		StepTopics:    stepTopics,
 		MaxTopics:     int(limits.MaxStreamTopics),
 		SlowClient:    c.SlowClientTimeout,

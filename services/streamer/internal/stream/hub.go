@@ -107,6 +107,7 @@ func (h *Hub) Notice(n notice.Notice) {
 	}
 	h.meter.notice("heard")
 	e := &delivery.Envelope{SequenceID: n.SequenceID, Encoded: n.Envelope, ServerNS: serverNS(n.Envelope)}
+	h.meter.follow(e, &n)
 	h.do(func(engine *delivery.Engine) { engine.Notice(n.Topic, n.Previous, e) })
 }
 

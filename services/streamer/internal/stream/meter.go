@@ -81,11 +81,13 @@ func (m *Meter) ended(kind metric.MeasurementOption, err error) {
 	m.metrics.StreamEnded.Add(ctx, 1, endLabel[fault.KindOf(err)])
 }
 
-func (m *Meter) sent(f *delivery.Frame) {
-	ctx := context.Background()
+func (m *Meter) sent(ctx context.Context, f *delivery.Frame) {
 	m.metrics.StreamFramesSent.Add(ctx, 1, m.frames[f.Kind])
 	if f.Kind != delivery.Messages {
 		return
+	}
+	if m.metrics.Tracer != nil {
+		m.delivered(ctx, f)
 	}
 	if f.Live > 0 {
 		m.metrics.StreamEnvelopesSent.Add(ctx, int64(f.Live), live)

@@ -99,7 +99,7 @@ func (s *session) send() {
 			s.end(err)
 			return
 		}
-		s.hub.meter.sent(f)
+		s.hub.meter.sent(s.transport.Context(), f)
 		s.sent(f)
 	}
 }
