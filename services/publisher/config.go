@@ -10,6 +10,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/pkg/wallet"
 )
 
@@ -33,6 +34,7 @@ type Config struct {
 	Notice    notice.Config
 	Wallet    wallet.Config
 	Group     GroupConfig
+	Telemetry telemetry.Config
 }
 
 // GroupConfig bounds what shares a transaction and what waits for one.
@@ -80,7 +82,7 @@ func (c Config) minConns() int { return c.Group.MaxInFlight + reservedConns + 1 
 // Validate checks every part and what they have to do with each other.
 func (c Config) Validate() error {
 	errs := []error{
-		config.Join(c.Limits, c.Retention, c.RPC, c.Pool, c.Notice, c.Wallet, c.Group),
+		config.Join(c.Limits, c.Retention, c.RPC, c.Pool, c.Notice, c.Wallet, c.Group, c.Telemetry),
 		c.PrimaryURL.CheckURL("PRIMARY_URL", "postgres", "postgresql"),
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
@@ -70,7 +68,7 @@ func (p *Publisher) run(ctx context.Context, wire []byte) (*request.Request, err
 	if err := p.validator.Validate(ctx, r); err != nil {
 		return nil, err
 	}
-	r.Trace = traceOf(ctx)
+	r.Trace = notice.TraceOf(trace.SpanContextFromContext(ctx))
 	if err := p.committer.Do(ctx, r); err != nil {
 		return nil, err
 	}
@@ -120,32 +118,20 @@ func (p *Publisher) commit(ctx context.Context, requests []*request.Request, alo
 			batch.StatementTimeout = limit
 		}
 	}
+	ctx, end := p.traceGroup(ctx, requests)
 	begun := time.Now()
 	var notices []notice.Stored
 	err := p.store.Commit(ctx, batch, func(locked store.Locked) (writes store.Writes, err error) {
 		writes, notices, err = group.Judge(locked)
 		return writes, err
 	})
+	end(err)
 	p.deps.Metrics.PublishGroupSize.Record(ctx, int64(len(requests)))
 	p.deps.Metrics.PublishCommit.Record(ctx, time.Since(begun).Seconds())
 	if err != nil {
-		p.deps.Metrics.DBErrors.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", "publish")))
 		p.deps.Logger.Warn("a publish transaction failed", "requests", len(requests), "alone", alone, "cause", err)
 		return err
 	}
 	p.sender.Send(ctx, notices)
 	return nil
-}
-
-// traceOf is the caller's trace context in the form of a notice.
-func traceOf(ctx context.Context) (wire notice.Trace) {
-	span := trace.SpanContextFromContext(ctx)
-	if !span.IsValid() {
-		return wire
-	}
-	traceID, spanID := span.TraceID(), span.SpanID()
-	copy(wire[:], traceID[:])
-	copy(wire[len(traceID):], spanID[:])
-	wire[len(wire)-1] = byte(span.TraceFlags())
-	return wire
 }

@@ -77,6 +77,7 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 		verifier.Close()
 		return nil, err
 	}
+	p.store.Pool().Measure(deps.Metrics)
 	p.validator = validate.New(p.store, contracts{verifier}, deps.Clock, cfg.Limits)
 	p.committer = groupcommit.New(groupcommit.Config{
 		MaxInFlight: cfg.Group.MaxInFlight,

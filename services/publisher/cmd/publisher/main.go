@@ -19,6 +19,9 @@ import (
 	"github.com/xmtp-selfhosted/backend/services/publisher"
 )
 
+// version is set by the build.
+var version = "dev"
+
 func main() {
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -36,16 +39,29 @@ func run(ctx context.Context, logger *slog.Logger, args []string) error {
 		}
 		return migrate(ctx, logger)
 	}
+	return serve(ctx)
+}
+
+func serve(ctx context.Context) error {
 	cfg, err := config.Load[publisher.Config]()
 	if err != nil {
 		return err
 	}
 	debug.SetGCPercent(cfg.GCPercent)
+	observed, err := telemetry.Start(ctx, cfg.Telemetry, version, telemetry.Options{})
+	if err != nil {
+		return err
+	}
+	defer observed.Close()
+	metrics, err := observed.Metrics(ctx, telemetry.Publisher)
+	if err != nil {
+		return err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen on XMTP_PUBLISHER_LISTEN: %w", err)
 	}
-	role, err := publisher.New(cfg, publisher.Deps{Listener: listener, Logger: logger, Metrics: telemetry.Discard()})
+	role, err := publisher.New(cfg, publisher.Deps{Listener: listener, Logger: observed.Logger(), Metrics: metrics})
 	if err != nil {
 		return err
 	}
