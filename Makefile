@@ -1,6 +1,8 @@
 # `make help` lists what there is. Versions of tools are pinned here and nowhere else.
 GO      ?= go
 MODULES := proto pkg services/publisher services/reader services/streamer services/gateway cmd tests
+# Not in the workspace: the requirements of Helm and Kubernetes would choose versions for everything else.
+ALONE   := tests/deploy
 ROLES   := publisher reader streamer gateway
 # Every package of every module, as patterns that work in the workspace.
 ALL     := $(MODULES:%=./%/...)
@@ -9,7 +11,7 @@ BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
 GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test check lint generate generated standalone tidy fuzz bench chaos clean
+.PHONY: help run build test check lint generate generated helm standalone tidy fuzz bench chaos clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,12 +26,14 @@ build: ## Build every program into bin/
 test: ## Run every test; installs PostgreSQL, a C compiler, nginx and Chromium if they are missing
 	@tools/need postgresql gcc nginx chromium node
 	@$(GO) test -race -timeout 20m $(ALL)
+	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GO) test -race -timeout 20m ./... ) || exit 1; done
 
-check: lint generated standalone ## Lint, check that generated files are fresh, build each module on its own
+check: lint generated helm standalone ## Lint, check that generated files are fresh, build each module on its own
 
 lint:
 	@echo "lint"
 	@$(GOLANGCI_LINT) run $(ALL)
+	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GOLANGCI_LINT) run ./... ) || exit 1; done
 
 generate: ## Generate the Go code of proto/
 	@cd proto && $(BUF) lint && $(BUF) generate
@@ -39,12 +43,16 @@ generated:
 	@tools/fresh
 	@$(GO) run ./cmd/configdoc -check
 
+helm:
+	@echo "the chart lints, renders with every values file and decodes strictly"
+	@cd tests/deploy && GOWORK=off $(GO) test .
+
 standalone:
 	@echo "each module builds on its own"
-	@for m in $(MODULES); do (cd $$m && GOWORK=off $(GO) build ./... && GOWORK=off $(GO) vet ./... ) || exit 1; done
+	@for m in $(MODULES) $(ALONE); do (cd $$m && GOWORK=off $(GO) build ./... && GOWORK=off $(GO) vet ./... ) || exit 1; done
 
 tidy: ## Tidy every module
-	@for m in $(MODULES); do (cd $$m && GOWORK=off $(GO) mod tidy) || exit 1; done
+	@for m in $(MODULES) $(ALONE); do (cd $$m && GOWORK=off $(GO) mod tidy) || exit 1; done
 	@$(GO) work sync
 
 clean: ## Remove what was built and the dev stack's data
