@@ -63,7 +63,9 @@ func (r *rig) store(name topic.Topic, size int) (previous topic.SequenceID, e *E
 
 func (r *rig) publish(name topic.Topic, size int) {
 	previous, e := r.store(name, size)
-	r.do(func(engine *Engine) { engine.Notice(name, previous, &Envelope{SequenceID: e.SequenceID, Encoded: e.Encoded}) })
+	r.do(func(engine *Engine) {
+		engine.Notice(name, previous, &Envelope{SequenceID: e.SequenceID, Encoded: e.Encoded})
+	})
 }
 
 func (r *rig) update(s *Session, u Update) {
@@ -380,7 +382,9 @@ func TestWithoutADatabase(t *testing.T) {
 	r.publish(all[0], 100)
 	require.Len(t, r.next(s).Envelopes, 1, "a notice that links needs no database")
 
-	r.do(func(e *Engine) { e.Begin(s, Update{ID: 2, Answer: Applied, Removes: all[1:], Adds: []Add{{Topic: all[0]}}}) })
+	r.do(func(e *Engine) {
+		e.Begin(s, Update{ID: 2, Answer: Applied, Removes: all[1:], Adds: []Add{{Topic: all[0]}}})
+	})
 	progress, failure := r.engine.Step(s)
 	for ; progress == More && failure == nil; progress, failure = r.engine.Step(s) {
 	}

@@ -74,7 +74,9 @@ func TestALaggingReplicaAndLostNoticesKeepStreamsLive(t *testing.T) {
 					name = n
 				}
 			}
-			l.do(func(engine *Engine) { engine.Notice(name, previous, &Envelope{SequenceID: e.SequenceID, Encoded: e.Encoded}) })
+			l.do(func(engine *Engine) {
+				engine.Notice(name, previous, &Envelope{SequenceID: e.SequenceID, Encoded: e.Encoded})
+			})
 		}
 		for f := l.next(s); f != nil; f = l.next(s) {
 			live += f.Live

@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +15,7 @@ type Session struct {
 	Owner any
 
 	registrations map[*entry]*registration
+	closing       []*registration // what Close has left to remove
 	update        *pending
 	out           output
 
@@ -59,20 +62,18 @@ func (e *Engine) Close(s *Session) (more bool) {
 		delete(e.sessions, s)
 		s.update = nil
 		s.first, s.last = nil, nil
+		s.closing = slices.Collect(maps.Values(s.registrations))
 		for _, f := range s.out.empty() {
 			e.release(f)
 		}
 	}
-	steps := e.config.StepTopics
-	for _, r := range s.registrations {
-		if steps == 0 {
-			return true
-		}
-		steps--
+	last := max(0, len(s.closing)-e.config.StepTopics)
+	for _, r := range s.closing[last:] {
 		e.unregister(r)
 	}
+	s.closing = s.closing[:last]
 	e.dispatch()
-	return false
+	return last > 0
 }
 
 var errClosed = fault.Errorf(fault.Cancelled, "the stream has ended")
