@@ -21,6 +21,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/services/gateway"
 	"github.com/xmtp-selfhosted/backend/services/publisher"
@@ -43,7 +44,8 @@ type Options struct {
 	// Progress is told, in a few words each, what takes a while. It may be nil.
 	Progress func(step string)
 	Logger   *slog.Logger
-	Metrics  *telemetry.Metrics
+	// Telemetry has the metrics and traces of the roles; nil is none.
+	Telemetry *telemetry.Telemetry
 }
 
 // Endpoints are the addresses of a running stack, as endpoints.json has them.
@@ -98,9 +100,6 @@ type running struct {
 func Start(ctx context.Context, options Options) (_ *Stack, err error) {
 	if options.Progress == nil {
 		options.Progress = func(string) {}
-	}
-	if options.Metrics == nil {
-		options.Metrics = telemetry.Discard()
 	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -195,6 +194,10 @@ func (s *Stack) startDatabases(ctx context.Context) error {
 	if err := createDatabase(ctx, s.Primary.URL("postgres")); err != nil {
 		return fmt.Errorf("create the database: %w", err)
 	}
+	// Before the replica is copied, so that it has the schema from its first moment.
+	if _, err := store.Migrate(ctx, config.Secret(s.Primary.URL(database))); err != nil {
+		return err
+	}
 	s.options.Progress("starting PostgreSQL, the replica")
 	s.Replica, err = pglocal.StartReplica(ctx, s.Primary, pglocal.Options{
 		Dir: filepath.Join(dir, "replica"), Binaries: binaries, Durable: true, Progress: s.options.Progress,
@@ -265,13 +268,20 @@ func (s *Stack) listen(role Role) (net.Listener, error) {
 
 func (s *Stack) make(role Role, listener net.Listener) (func(context.Context) error, error) {
 	logger := s.options.Logger.With("role", string(role))
+	metrics := telemetry.Discard()
+	if s.options.Telemetry != nil {
+		var err error
+		if metrics, err = s.options.Telemetry.Metrics(context.Background(), string(role)); err != nil {
+			return nil, err
+		}
+	}
 	switch role {
 	case Publisher:
 		cfg, err := config.LoadFrom[publisher.Config](s.environment)
 		if err != nil {
 			return nil, err
 		}
-		made, err := publisher.New(cfg, publisher.Deps{Listener: listener, Logger: logger, Metrics: s.options.Metrics, Clock: s.options.Clock})
+		made, err := publisher.New(cfg, publisher.Deps{Listener: listener, Logger: logger, Metrics: metrics, Clock: s.options.Clock})
 		if err != nil {
 			return nil, err
 		}
@@ -281,7 +291,7 @@ func (s *Stack) make(role Role, listener net.Listener) (func(context.Context) er
 		if err != nil {
 			return nil, err
 		}
-		made, err := reader.New(cfg, reader.Deps{Listener: listener, Logger: logger, Metrics: s.options.Metrics})
+		made, err := reader.New(cfg, reader.Deps{Listener: listener, Logger: logger, Metrics: metrics})
 		if err != nil {
 			return nil, err
 		}
@@ -291,7 +301,7 @@ func (s *Stack) make(role Role, listener net.Listener) (func(context.Context) er
 		if err != nil {
 			return nil, err
 		}
-		made, err := streamer.New(cfg, streamer.Deps{Listener: listener, Logger: logger, Metrics: s.options.Metrics})
+		made, err := streamer.New(cfg, streamer.Deps{Listener: listener, Logger: logger, Metrics: metrics})
 		if err != nil {
 			return nil, err
 		}
@@ -301,7 +311,7 @@ func (s *Stack) make(role Role, listener net.Listener) (func(context.Context) er
 		if err != nil {
 			return nil, err
 		}
-		made, err := gateway.New(cfg, gateway.Deps{Listener: listener, Logger: logger, Metrics: s.options.Metrics, Version: "dev"})
+		made, err := gateway.New(cfg, gateway.Deps{Listener: listener, Logger: logger, Metrics: metrics, Version: "dev"})
 		if err != nil {
 			return nil, err
 		}
