@@ -49,15 +49,15 @@ func row(id topic.SequenceID, on topic.Topic) check.Row {
 // 10n ms and acknowledged 5 ms later.
 func correct() *check.History {
 	h := &check.History{
-		Offered: map[check.Hash]bool{}, Refused: map[check.Hash]bool{}, Heads: map[topic.Topic]topic.SequenceID{},
+		Offered: map[check.Hash]time.Duration{}, Refused: map[check.Hash]bool{}, Heads: map[topic.Topic]topic.SequenceID{},
 		Lost: map[topic.SequenceID]bool{},
 	}
 	for i, on := range []topic.Topic{groupA, groupA, groupB, groupA, inboxA, inboxB, inboxA} {
 		r := row(topic.SequenceID(i+1), on)
 		h.Table = append(h.Table, r)
 		h.Heads[on] = r.Meta.SequenceID
-		h.Offered[r.Content] = true
 		begun := time.Duration(i+1) * 10 * time.Millisecond
+		h.Offered[r.Content] = begun
 		h.Publishes = append(h.Publishes, check.Publish{Begun: begun, Ended: begun + 5*time.Millisecond,
 			Sent: []check.Hash{r.Content}, Metas: []envelope.Meta{r.Meta}})
 	}
@@ -114,7 +114,7 @@ func TestEachBrokenPromiseIsFound(t *testing.T) {
 		"a row that nobody sent":              {"I1", func(h *check.History) { delete(h.Offered, h.Table[2].Content) }},
 		"a head that is behind":               {"I1", func(h *check.History) { h.Heads[groupA] = 2 }},
 		"commit order differs on a topic":     {"I2", func(h *check.History) { h.Table[0].CommittedAt = h.Table[3].CommittedAt.Add(1) }},
-		"sent after a higher one was done":    {"I2", func(h *check.History) { h.Publishes[0].Begun, h.Publishes[0].Ended = time.Minute, time.Hour }},
+		"sent after a higher one was done":    {"I2", func(h *check.History) { late(h, 0) }},
 		"a page skips a row":                  {"I2", func(h *check.History) { h.Pages[0].Envelopes = of(h, 2); h.Pages[0].HasMore = true }},
 		"a page repeats a row":                {"I2", func(h *check.History) { h.Pages[0].Envelopes = of(h, 1, 1) }},
 		"a page is out of order":              {"I2", func(h *check.History) { h.Pages[2].Envelopes = of(h, 3, 2) }},
@@ -124,7 +124,7 @@ func TestEachBrokenPromiseIsFound(t *testing.T) {
 		"has_more is wrong":                   {"I2", func(h *check.History) { h.Pages[1].HasMore = false }},
 		"the newest read shows no row":        {"I2", func(h *check.History) { h.Newest[0].Meta.SequenceID = 99 }},
 		"commit order differs among inboxes":  {"I3", func(h *check.History) { h.Table[5].CommittedAt = epoch }},
-		"an update sent after a later one":    {"I3", func(h *check.History) { h.Publishes[5].Begun, h.Publishes[5].Ended = time.Minute, time.Hour }},
+		"an update sent after a later one":    {"I3", func(h *check.History) { late(h, 5) }},
 		"two rows of one content":             {"I4", func(h *check.History) { h.Table[3].Meta.MessageHash = h.Table[1].Meta.MessageHash }},
 		"two answers for one content":         {"I4", func(h *check.History) { h.Publishes[7].Metas[0].SequenceID = 4 }},
 		"a stream skips a row":                {"I5/I6", func(h *check.History) { h.Streams[0].Events = drop(h.Streams[0].Events, 1) }},
@@ -159,6 +159,20 @@ func TestEachBrokenPromiseIsFound(t *testing.T) {
 			require.True(t, found[c.invariant], "%s broken, found %v", c.invariant, check.All(h))
 		})
 	}
+}
+
+// late makes a publish one that began long after all others had ended.
+func late(h *check.History, i int) {
+	h.Publishes[i].Begun, h.Publishes[i].Ended = time.Minute, time.Hour
+	h.Offered[h.Publishes[i].Sent[0]] = time.Minute
+}
+
+// A content that failed first, was stored nevertheless, and was acknowledged when
+// it was sent again, is older than its acknowledged request.
+func TestAnEarlierFailedAttemptCountsAsItsBegin(t *testing.T) {
+	h := correct()
+	h.Publishes[0].Begun, h.Publishes[0].Ended = time.Minute, time.Hour
+	require.Empty(t, check.All(h))
 }
 
 func drop(events []check.Event, at int) []check.Event {

@@ -82,11 +82,12 @@ type Stream struct {
 
 // History is a whole run.
 type History struct {
-	// Offered are all contents that were ever sent and might be stored; Refused
-	// those that had to be, and were, refused for good.
-	Offered, Refused map[Hash]bool
-	Publishes        []Publish
-	Pages            []Page
+	// Offered has, for every content that might be stored, when it was first
+	// sent. Refused are those that had to be, and were, refused for good.
+	Offered   map[Hash]time.Duration
+	Refused   map[Hash]bool
+	Publishes []Publish
+	Pages     []Page
 	// Newest are answers of QueryNewest.
 	Newest  []Envelope
 	Streams []Stream

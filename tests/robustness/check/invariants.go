@@ -34,7 +34,7 @@ func acknowledgedIsStored(h *History, x *index, r *report) {
 		if h.Refused[row.Meta.MessageHash] {
 			r.add("sequence id %d was refused to its client and is stored", row.Meta.SequenceID)
 		}
-		if h.Offered != nil && !h.Offered[row.Meta.MessageHash] {
+		if _, sent := h.Offered[row.Meta.MessageHash]; !sent {
 			r.add("sequence id %d was never sent by a client", row.Meta.SequenceID)
 		}
 	}
@@ -111,9 +111,9 @@ func inCommitOrder(rows []*Row, r *report, where string, args ...any) {
 	}
 }
 
-// spans has the tightest bounds on when each acknowledged envelope was stored. A
-// later acknowledgement of the same envelope says nothing new about its end, but
-// only the request that was first to send it bounds its begin.
+// spans has the tightest bounds on when each acknowledged envelope was stored. It
+// cannot have been before the content was first sent, by a request that may have
+// failed, nor after its first acknowledgement.
 func spans(h *History) map[topic.SequenceID]span {
 	all := map[topic.SequenceID]span{}
 	for _, publish := range h.Publishes {
@@ -122,7 +122,10 @@ func spans(h *History) map[topic.SequenceID]span {
 			if !seen {
 				s = span{meta.SequenceID, publish.Begun, publish.Ended}
 			}
-			s.begun, s.ended = min(s.begun, publish.Begun), min(s.ended, publish.Ended)
+			s.ended = min(s.ended, publish.Ended)
+			if first, sent := h.Offered[meta.MessageHash]; sent {
+				s.begun = min(s.begun, first)
+			}
 			all[meta.SequenceID] = s
 		}
 	}
@@ -156,6 +159,10 @@ func acknowledgedAt(h *History, x *index) map[topic.SequenceID]time.Duration {
 	return at
 }
 
+// lookAhead is how many of the rows that a page left out are looked at: what had
+// been acknowledged before a page is among the first of them, by I2.
+const lookAhead = 256
+
 // page checks one query: a run of each topic's rows from its cursor on.
 func page(p *Page, x *index, acknowledged map[topic.SequenceID]time.Duration, r *report) {
 	next := map[topic.Topic][]*Row{}
@@ -183,7 +190,7 @@ func page(p *Page, x *index, acknowledged map[topic.SequenceID]time.Duration, r 
 		return
 	}
 	for name, rows := range next {
-		for _, row := range rows {
+		for _, row := range rows[:min(len(rows), lookAhead)] {
 			if ended, known := acknowledged[row.Meta.SequenceID]; known && ended < p.Begun {
 				r.add("a query of topic %x above %d had no more, without sequence id %d, which had been acknowledged before",
 					string(name), p.Cursors[name], row.Meta.SequenceID)
