@@ -47,18 +47,26 @@ func (h *Handler) GetInboxIDs(ctx context.Context, request []byte) (*rpc.Frame, 
 			return nil, err
 		}
 	}
+	if sizeOfLookups(asked, found) > int(h.limits.MaxResponseBytes) {
+		return nil, tooLong()
+	}
+	return rpc.FrameOf(encodeLookups(asked, found)), nil
+}
+
+func sizeOfLookups(asked []entry, found []store.InboxID) int {
 	size := 0
 	for i := range asked {
 		size += 1 + protowire.SizeBytes(asked[i].size(found))
 	}
-	if size > int(h.limits.MaxResponseBytes) {
-		return nil, tooLong()
-	}
-	response := make([]byte, 0, size)
+	return size
+}
+
+func encodeLookups(asked []entry, found []store.InboxID) []byte {
+	response := make([]byte, 0, sizeOfLookups(asked, found))
 	for i := range asked {
 		response = asked[i].append(response, found)
 	}
-	return rpc.FrameOf(response), nil
+	return response
 }
 
 func (h *Handler) parseLookups(request []byte) ([]entry, []store.Identifier, error) {

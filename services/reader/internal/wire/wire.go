@@ -42,7 +42,7 @@ func (m *Message) Next() bool {
 		return false
 	}
 	number, kind, n := protowire.ConsumeTag(m.rest)
-	if n < 0 {
+	if n < 0 || number > protowire.MaxValidNumber {
 		return m.malformed()
 	}
 	m.number, m.kind = number, kind
