@@ -17,6 +17,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
+	"github.com/xmtp-selfhosted/backend/services/gateway"
 )
 
 // behavingRole answers so that every way in can be told right from wrong.
@@ -114,21 +115,25 @@ func requireStatus(t *testing.T, code codes.Code, text string, err error) {
 }
 
 func TestEveryWayInBehavesTheSame(t *testing.T) {
-	role := behavingRole()
-	role.start(t, "")
-	f := startGateway(t, role, map[string]string{
-		"XMTP_MAX_REQUEST_BYTES": "1500000", "XMTP_MAX_RESPONSE_BYTES": "1500000",
-	})
-	for name, c := range ways(t, f) {
-		t.Run(name, func(t *testing.T) {
-			t.Run("unary", func(t *testing.T) { unaryBehaves(t, role, c) })
-			t.Run("errors", func(t *testing.T) { errorsBehave(t, c) })
-			t.Run("sizes", func(t *testing.T) { sizesBehave(t, c, name) })
-			t.Run("static", func(t *testing.T) { staticBehaves(t, c) })
-			if c.subscribe != nil {
-				t.Run("bidirectional", func(t *testing.T) { bidiBehaves(t, c) })
-			}
+	for _, http2 := range []string{gateway.HTTP2Auto, gateway.HTTP2HTTP} {
+		role := behavingRole()
+		role.start(t, "")
+		f := startGateway(t, role, map[string]string{
+			"XMTP_MAX_REQUEST_BYTES": "1500000", "XMTP_MAX_RESPONSE_BYTES": "1500000", "XMTP_GATEWAY_HTTP2": http2,
 		})
+		for name, c := range ways(t, f) {
+			t.Run(http2+"/"+name, func(t *testing.T) { behaves(t, role, name, c) })
+		}
+	}
+}
+
+func behaves(t *testing.T, role *fakeRole, name string, c caller) {
+	t.Run("unary", func(t *testing.T) { unaryBehaves(t, role, c) })
+	t.Run("errors", func(t *testing.T) { errorsBehave(t, c) })
+	t.Run("sizes", func(t *testing.T) { sizesBehave(t, c, name) })
+	t.Run("static", func(t *testing.T) { staticBehaves(t, c) })
+	if c.subscribe != nil {
+		t.Run("bidirectional", func(t *testing.T) { bidiBehaves(t, c) })
 	}
 }
 

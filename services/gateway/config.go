@@ -11,6 +11,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
 )
 
@@ -29,6 +30,7 @@ type Config struct {
 	RPC       rpc.Config
 	Forward   forward.Config
 	Front     FrontConfig
+	Telemetry telemetry.Config
 }
 
 // FrontConfig is how the public port meets its clients.
@@ -93,7 +95,7 @@ func (c FrontConfig) Validate() error {
 
 // Validate names each variable that is out of range, all at once.
 func (c Config) Validate() error {
-	errs := []error{config.Join(c.Published, c.Limits, c.Retention, c.RPC, c.Forward, c.Front)}
+	errs := []error{config.Join(c.Published, c.Limits, c.Retention, c.RPC, c.Forward, c.Front, c.Telemetry)}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		errs = append(errs, fmt.Errorf("XMTP_GATEWAY_LISTEN is %q, expected host:port", c.Listen))
 	}

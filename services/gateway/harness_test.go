@@ -33,6 +33,9 @@ const soon = 20 * time.Second
 type fakeRole struct {
 	address string
 
+	// drainTimeout is how long unary calls may go on when it stops.
+	drainTimeout time.Duration
+
 	mu      sync.Mutex
 	headers metadata.MD // of the last unary call
 	stop    func()
@@ -85,7 +88,7 @@ func (r *fakeRole) start(t *testing.T, address string) {
 		return err == nil
 	}, soon, 5*time.Millisecond, "listen on %s", address)
 	r.address = listener.Addr().String()
-	server := rpc.NewServer(rpc.Config{DrainTimeout: 5 * time.Second, StopTimeout: 5 * time.Second},
+	server := rpc.NewServer(rpc.Config{DrainTimeout: r.drainTimeout, StopTimeout: 5 * time.Second},
 		rpc.ServerDeps{Metrics: telemetry.Discard(), Logger: slog.New(slog.DiscardHandler), MaxRequestBytes: 25 << 20},
 		rpc.Service{Name: "xmtp.backend.v1.PublishService", Methods: []rpc.Method{{Name: "Publish", Unary: unary(r, &r.publish)}}},
 		rpc.Service{Name: "xmtp.backend.v1.QueryService", Methods: []rpc.Method{{Name: "Query", Unary: unary(r, &r.query)}}},

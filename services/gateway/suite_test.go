@@ -41,19 +41,19 @@ type bidiStream interface {
 
 // ways is every way in, by name.
 func ways(t *testing.T, f *front) map[string]caller {
-	h1 := transport(t, false)
-	h2 := transport(t, true)
 	base := "http://" + f.address
+	h1 := func() *http.Transport { return transport(t, false) }
+	h2 := func() *http.Transport { return transport(t, true) } // each has a connection of its own
 	return map[string]caller{
 		"native gRPC":             nativeCaller(f.conn),
-		"gRPC over net/http":      connectCaller(base, h2, true, connect.WithGRPC()),
-		"gRPC-Web over HTTP/1.1":  connectCaller(base, h1, false, connect.WithGRPCWeb()),
-		"gRPC-Web over h2c":       connectCaller(base, h2, true, connect.WithGRPCWeb()),
-		"gRPC-Web text":           connectCaller(base, textTransport{h1}, false, connect.WithGRPCWeb()),
-		"Connect JSON":            connectCaller(base, h1, false, connect.WithProtoJSON()),
-		"Connect JSON over h2c":   connectCaller(base, h2, true, connect.WithProtoJSON()),
-		"Connect protobuf":        connectCaller(base, h1, false),
-		"gRPC-Web, gzip requests": connectCaller(base, h1, false, connect.WithGRPCWeb(), connect.WithSendGzip()),
+		"gRPC by connect-go":      connectCaller(base, h2(), true, connect.WithGRPC()),
+		"gRPC-Web over HTTP/1.1":  connectCaller(base, h1(), false, connect.WithGRPCWeb()),
+		"gRPC-Web over h2c":       connectCaller(base, h2(), true, connect.WithGRPCWeb()),
+		"gRPC-Web text":           connectCaller(base, textTransport{h1()}, false, connect.WithGRPCWeb()),
+		"Connect JSON":            connectCaller(base, h1(), false, connect.WithProtoJSON()),
+		"Connect JSON over h2c":   connectCaller(base, h2(), true, connect.WithProtoJSON()),
+		"Connect protobuf":        connectCaller(base, h1(), false),
+		"gRPC-Web, gzip requests": connectCaller(base, h1(), false, connect.WithGRPCWeb(), connect.WithSendGzip()),
 	}
 }
 
@@ -261,4 +261,3 @@ func send(stream grpc.ServerStream, message proto.Message) error {
 	}
 	return stream.SendMsg(rpc.FrameOf(encoded))
 }
-

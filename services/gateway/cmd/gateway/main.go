@@ -17,17 +17,25 @@ import (
 var version = "dev"
 
 func main() {
-	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	if err := run(logger); err != nil {
-		logger.Error("the gateway stopped", "cause", err.Error())
+	if err := run(); err != nil {
+		slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error("the gateway stopped", "cause", err.Error())
 		os.Exit(1)
 	}
 }
 
-func run(logger *slog.Logger) error {
+func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	cfg, err := config.Load[gateway.Config]()
+	if err != nil {
+		return err
+	}
+	observed, err := telemetry.Start(ctx, cfg.Telemetry, version, telemetry.Options{})
+	if err != nil {
+		return err
+	}
+	defer observed.Close()
+	metrics, err := observed.Metrics(ctx, telemetry.Gateway)
 	if err != nil {
 		return err
 	}
@@ -35,7 +43,7 @@ func run(logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	server, err := gateway.New(cfg, gateway.Deps{Listener: listener, Logger: logger, Metrics: telemetry.Discard(), Version: version})
+	server, err := gateway.New(cfg, gateway.Deps{Listener: listener, Logger: observed.Logger(), Metrics: metrics, Version: version})
 	if err != nil {
 		return err
 	}

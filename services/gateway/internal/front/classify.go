@@ -75,9 +75,6 @@ func (s *Splitter) classify(conn net.Conn) (found, error) {
 		}
 	}
 	_ = conn.SetDeadline(time.Time{})
-	if !f.native {
-		f.conn = newReplayConn(f)
-	}
 	return f, nil
 }
 

@@ -129,12 +129,15 @@ func (s *Splitter) meet(conn net.Conn) {
 		conn.Close()
 		return
 	}
-	target := s.web
 	if found.native && !s.config.AllHTTP && !s.mixed.has(conn.RemoteAddr()) {
-		target = s.native
-		found.conn = newNativeConn(found, s.config.Native, func() { s.mixed.add(conn.RemoteAddr()) })
+		s.handOver(s.native, newNativeConn(found, s.config.Native, func() { s.mixed.add(conn.RemoteAddr()) }))
+		return
 	}
-	if !target.put(found.conn) {
+	s.handOver(s.web, newReplayConn(found))
+}
+
+func (s *Splitter) handOver(to *queue, conn net.Conn) {
+	if !to.put(conn) {
 		conn.Close()
 	}
 }

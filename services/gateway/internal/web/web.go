@@ -134,7 +134,8 @@ func (h *Handler) pages(w http.ResponseWriter, r *http.Request) {
 
 // refuse answers in the caller's protocol before its request is read.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	h.deps.Observer.Begin(r.Context(), rpc.UnknownMethod, "unary")(err)
+	_, end := h.deps.Observer.Begin(r.Context(), rpc.UnknownMethod, "unary")
+	end(err)
 	// A client that is gone needs no answer.
 	_ = h.errors.Write(w, r, connectError(err))
 }
@@ -200,7 +201,7 @@ func (h *Handler) limited(m Method, next http.Handler) http.Handler {
 
 func (h *Handler) unary(m Method) func(context.Context, *connect.Request[rpc.Frame]) (*connect.Response[rpc.Frame], error) {
 	return func(ctx context.Context, request *connect.Request[rpc.Frame]) (*connect.Response[rpc.Frame], error) {
-		end := h.deps.Observer.Begin(ctx, m.Name, "unary")
+		ctx, end := h.deps.Observer.Begin(ctx, m.Name, "unary")
 		answer, err := m.Unary(ctx, request.Msg)
 		end(err)
 		if err != nil {
@@ -223,7 +224,7 @@ func (h *Handler) bidi(m Method) func(context.Context, *connect.BidiStream[rpc.F
 }
 
 func (h *Handler) stream(ctx context.Context, m Method, kind string, client forward.Client) error {
-	end := h.deps.Observer.Begin(ctx, m.Name, kind)
+	ctx, end := h.deps.Observer.Begin(ctx, m.Name, kind)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(h.streams, func() { cancel(rpc.Draining()) })()
