@@ -4,6 +4,7 @@
 package robustness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,14 +29,16 @@ type Options struct {
 	BuildArguments []string
 	// Environment is for the roles.
 	Environment map[string]string
+	// SettleWithin bounds the time from the last fault until every stream has
+	// everything; 0 is far above what that takes.
+	SettleWithin time.Duration
 	// Keep is where the history of a failed run and the logs go.
 	Keep string
 	// Out is told what happens.
 	Out io.Writer
 }
 
-// settleWithin bounds the time from the last fault until every stream has
-// everything. It is far above what it takes.
+// settleWithin is the default of Options.SettleWithin.
 const settleWithin = 3 * time.Minute
 
 // Run carries out a campaign. The error says that it could not be carried out;
@@ -106,7 +109,7 @@ func withTraffic(ctx context.Context, cluster *fault.Cluster, options Options) (
 		_ = t.Stop()
 		return nil, err
 	}
-	settling, cancel := context.WithTimeout(ctx, settleWithin)
+	settling, cancel := context.WithTimeout(ctx, cmp.Or(options.SettleWithin, settleWithin))
 	defer cancel()
 	if err := t.Settle(settling, heads); err != nil {
 		r.Problems = append(r.Problems, err.Error())
