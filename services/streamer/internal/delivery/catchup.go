@@ -149,10 +149,25 @@ func (e *Engine) dispatch() {
 			continue
 		}
 		for _, q := range f.Requests {
-			q.MaxRows = max(1, e.config.PageRows/len(f.Requests))
+			q.MaxRows = max(1, e.pageRows()/len(f.Requests))
 		}
 		e.inFlight++
 		e.effects.Fetch = append(e.effects.Fetch, f)
+	}
+}
+
+// pageRows is how many rows are about a page, judged by those read so far: what
+// a page leaves out for lack of bytes was read in vain.
+func (e *Engine) pageRows() int {
+	return min(e.config.PageRows, e.config.PageBytes/max(e.rowSize, 1)+1)
+}
+
+// measure learns the size of rows from a page.
+func (e *Engine) measure(results []Result) {
+	for _, result := range results {
+		for _, envelope := range result.Envelopes {
+			e.rowSize += (len(envelope.Encoded) - e.rowSize) / 16
+		}
 	}
 }
 
@@ -219,6 +234,7 @@ func (e *Engine) request(t *entry, r *registration, f *Fetch) {
 // Page is the result of a fetch, one for each of its requests.
 func (e *Engine) Page(f *Fetch, results []Result) {
 	e.landed(f)
+	e.measure(results)
 	for i, q := range f.Requests {
 		rows := results[i].Envelopes
 		if n := len(rows); n > 0 {

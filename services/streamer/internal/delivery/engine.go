@@ -24,6 +24,7 @@ type Engine struct {
 	ready    []*Session      // wait for their turn at the database
 	waiting  []*registration // wait for the next tick
 	inFlight int
+	rowSize  int // of history, a moving average
 	fetches  uint64
 	used     int // of the budget
 

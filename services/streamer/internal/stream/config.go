@@ -18,7 +18,7 @@ type Config struct {
 	FrameBytes int `env:"STREAM_FRAME_BYTES" envDefault:"2097152"`
 	// PageBytes and PageRows bound one read of history. A stream has one page on
 	// its way at a time, so these also bound what is fetched and not yet queued.
-	PageBytes int `env:"STREAM_PAGE_BYTES" envDefault:"1048576"`
+	PageBytes int `env:"STREAM_PAGE_BYTES" envDefault:"1572864"`
 	PageRows  int `env:"STREAM_PAGE_ROWS"  envDefault:"2048"`
 	// NoticeBytes bounds the recent notices kept for streams that catch up.
 	NoticeBytes int `env:"STREAM_NOTICE_BYTES" envDefault:"268435456"`
