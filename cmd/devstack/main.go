@@ -7,7 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"strings"
@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/xmtp-selfhosted/backend/cmd/stack"
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
 
 const usage = `devstack runs the whole backend on this machine and stops it on Ctrl-C.
@@ -53,15 +55,16 @@ func run(ctx context.Context, out io.Writer, verbose bool) error {
 	if environment["XMTP_GATEWAY_LISTEN"] == "" {
 		environment["XMTP_GATEWAY_LISTEN"] = "127.0.0.1:5050"
 	}
-	level := slog.LevelWarn
-	if verbose {
-		level = slog.LevelDebug
+	observed, err := observe(ctx, environment, verbose)
+	if err != nil {
+		return err
 	}
+	defer observed.Close()
 	begun := time.Now()
 	running, err := stack.Start(ctx, stack.Options{
 		Dir: dir, Environment: environment,
 		Progress: func(step string) { fmt.Fprintf(out, "  %s\n", step) },
-		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+		Logger:   observed.Logger(), Telemetry: observed,
 	})
 	if err != nil {
 		return err
@@ -73,6 +76,26 @@ func run(ctx context.Context, out io.Writer, verbose bool) error {
 		return err
 	}
 	return failure
+}
+
+// observe sets telemetry up as the environment says, but for people: text, and
+// no more of it than they asked for.
+func observe(ctx context.Context, environment map[string]string, verbose bool) (*telemetry.Telemetry, error) {
+	settings := maps.Clone(environment)
+	if settings["XMTP_LOG_LEVEL"] == "" {
+		settings["XMTP_LOG_LEVEL"] = "warn"
+	}
+	if verbose {
+		settings["XMTP_LOG_LEVEL"] = "debug"
+	}
+	if settings["XMTP_LOG_FORMAT"] == "" {
+		settings["XMTP_LOG_FORMAT"] = "text"
+	}
+	cfg, err := config.LoadFrom[telemetry.Config](settings)
+	if err != nil {
+		return nil, err
+	}
+	return telemetry.Start(ctx, cfg, "dev", telemetry.Options{})
 }
 
 // environ is this process's environment as a map.

@@ -63,14 +63,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 		case <-closed:
 		}
 	}
-	conn, err := connect(r.cfg, r.logger,
-		func(*nats.Conn) { report(true) },
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil {
-				r.logger.Warn("lost the bus", "error", err)
-			}
-			report(false)
-		}))
+	conn, err := connect(r.cfg, r.logger, r.metrics, func(*nats.Conn) { report(true) }, func() { report(false) })
 	if err != nil {
 		close(closed)
 		return err

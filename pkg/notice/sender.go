@@ -101,7 +101,7 @@ func queuedSize(stored *Stored) int { return HeaderLength + len(stored.Payload) 
 // Run sends until ctx ends, and then what is queued, if the bus takes it within
 // the time of one write. The bus may be away at the start and at any time later.
 func (s *Sender) Run(ctx context.Context) error {
-	conn, err := connect(s.cfg, s.logger, s.connected)
+	conn, err := connect(s.cfg, s.logger, s.metrics, s.connected, func() {})
 	if err != nil {
 		return err
 	}
@@ -221,8 +221,10 @@ func (s *Sender) connected(conn *nats.Conn) {
 }
 
 // connect returns at once; the connection is made and kept in the background.
-func connect(cfg Config, logger *slog.Logger, up func(*nats.Conn), more ...nats.Option) (*nats.Conn, error) {
-	options := append([]nats.Option{
+func connect(cfg Config, logger *slog.Logger, metrics *telemetry.Metrics, up func(*nats.Conn), down func()) (*nats.Conn, error) {
+	connected := func(is int64) { metrics.BusConnected.Record(context.Background(), is) }
+	connected(0)
+	options := []nats.Option{
 		nats.Name("xmtp-backend"),
 		nats.Timeout(cfg.ConnectTimeout),
 		nats.RetryOnFailedConnect(true),
@@ -235,21 +237,25 @@ func connect(cfg Config, logger *slog.Logger, up func(*nats.Conn), more ...nats.
 		nats.MaxPingsOutstanding(2),
 		nats.ConnectHandler(func(conn *nats.Conn) {
 			logger.Info("connected to the bus")
+			connected(1)
 			up(conn)
 		}),
 		nats.ReconnectHandler(func(conn *nats.Conn) {
 			logger.Info("connected to the bus again")
+			connected(1)
 			up(conn)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				logger.Warn("lost the bus", "error", err)
 			}
+			connected(0)
+			down()
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			logger.Warn("the bus reported a problem", "error", err)
 		}),
-	}, more...)
+	}
 	conn, err := nats.Connect(cfg.URL.Reveal(), options...)
 	if err != nil {
 		// Only options that cannot work end up here; the text may hold the URL.

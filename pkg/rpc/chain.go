@@ -19,9 +19,11 @@ import (
 
 // Chain is the interceptors of every role's server, outermost first.
 func Chain(logger *slog.Logger, metrics *telemetry.Metrics) []grpc.StreamServerInterceptor {
+	observer := NewObserver(logger, metrics)
+	observer.internal = true
 	return append([]grpc.StreamServerInterceptor{
-		NewObserver(logger, metrics).intercept, // sees the final status of every call
-		pushback,                               // tells the gateway whether to repeat
+		observer.intercept, // sees the final status of every call
+		pushback,           // tells the gateway whether to repeat
 	}, inner(logger)...)
 }
 

@@ -35,6 +35,8 @@ func Dial(endpoints string, deps DialDeps) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(), // whoever calls knows better when to repeat
 		grpc.WithAuthority("backend"),
+		grpc.WithChainUnaryInterceptor(propagateUnary),
+		grpc.WithChainStreamInterceptor(propagateStream),
 		grpc.WithMaxHeaderListSize(maxHeaderBytes),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(Codec{}),
 			grpc.MaxCallRecvMsgSize(deps.MaxResponseBytes), grpc.MaxCallSendMsgSize(1<<30)),

@@ -30,6 +30,9 @@ type Observer struct {
 	// methods keeps the attributes of each method: building them anew costs
 	// more than the rest of a cheap call.
 	methods sync.Map
+	// internal says that callers are parts of the backend: their traces go on
+	// here. A client's trace does not, it would decide what is exported.
+	internal bool
 }
 
 // NewObserver makes an observer of the process's calls.
@@ -43,15 +46,18 @@ type methodKey struct{ name, kind string }
 type measured struct{ call, ok metric.MeasurementOption }
 
 // Begin counts the start of a call of a method that exists (or UnknownMethod),
-// whose kind is unary, server_stream, client_stream or bidi_stream. The caller
-// runs the returned function once, with the result of the call.
-func (o *Observer) Begin(ctx context.Context, fullMethod, kind string) func(error) {
+// whose kind is unary, server_stream, client_stream or bidi_stream. The call goes
+// on with the returned context, and the caller runs the returned function once,
+// with the result.
+func (o *Observer) Begin(ctx context.Context, fullMethod, kind string) (context.Context, func(error)) {
+	ctx, span := o.startSpan(ctx, fullMethod)
 	attributes := o.attributesOf(fullMethod, kind)
 	o.metrics.RPCStarted.Add(ctx, 1, attributes.call)
 	o.metrics.RPCInFlight.Add(ctx, 1, attributes.call)
 	begun := time.Now()
-	return func(err error) {
+	return ctx, func(err error) {
 		took := time.Since(begun)
+		endSpan(span, err)
 		o.metrics.RPCInFlight.Add(ctx, -1, attributes.call)
 		o.metrics.RPCDuration.Record(ctx, took.Seconds(), attributes.call)
 		if err == nil {
@@ -97,7 +103,10 @@ func (o *Observer) intercept(server any, stream grpc.ServerStream, info *grpc.St
 	if server == nil { // the handler of unknown methods has no service
 		name = UnknownMethod
 	}
-	end := o.Begin(stream.Context(), name, typeOf(info))
+	ctx, end := o.Begin(stream.Context(), name, typeOf(info))
+	if ctx != stream.Context() {
+		stream = tracedStream{stream, ctx}
+	}
 	err := handle(server, stream)
 	end(err)
 	return err

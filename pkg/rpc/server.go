@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -76,6 +77,7 @@ type Server struct {
 	names    []string
 	draining atomic.Bool
 	maxBytes int
+	ready    metric.Int64Gauge
 	// streams is cancelled when the drain begins: long streams end at once.
 	streams    context.Context
 	endStreams context.CancelCauseFunc
@@ -102,7 +104,7 @@ var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 // NewServer prepares a server; nothing listens yet. Health is NOT_SERVING until
 // SetServing.
 func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
-	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes}
+	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, ready: deps.Metrics.Ready}
 	s.streams, s.endStreams = context.WithCancelCause(context.Background())
 	chain := Chain(deps.Logger, deps.Metrics)
 	if deps.Public {
@@ -262,10 +264,11 @@ func ReceiveError(err error) error {
 
 // SetServing sets the health of every service of this role.
 func (s *Server) SetServing(serving bool) {
-	state := healthv1.HealthCheckResponse_NOT_SERVING
+	state, ready := healthv1.HealthCheckResponse_NOT_SERVING, int64(0)
 	if serving && !s.draining.Load() {
-		state = healthv1.HealthCheckResponse_SERVING
+		state, ready = healthv1.HealthCheckResponse_SERVING, 1
 	}
+	s.ready.Record(context.Background(), ready)
 	for _, name := range s.names {
 		s.health.SetServingStatus(name, state)
 	}
@@ -307,6 +310,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 // drain reports whether all handlers have returned.
 func (s *Server) drain() bool {
 	s.draining.Store(true)
+	s.ready.Record(context.Background(), 0)
 	s.health.Shutdown()
 	s.endStreams(errDraining)
 	drained := make(chan struct{})

@@ -63,6 +63,7 @@ type Pool struct {
 	// answer is how long a read waits for the server: a little longer than the
 	// server's own limit, so that one that vanished is given up.
 	answer time.Duration
+	meter  meter
 }
 
 // Option changes how a pool connects.
@@ -109,6 +110,13 @@ func (p *Pool) Ping(ctx context.Context) error {
 
 // with runs do on one connection. The wait for a free connection is bounded.
 func (p *Pool) with(ctx context.Context, doing string, do func(*pgxpool.Conn) error) error {
+	ctx, end := p.meter.begin(ctx, doing)
+	err := p.onConnection(ctx, doing, do)
+	end(err)
+	return err
+}
+
+func (p *Pool) onConnection(ctx context.Context, doing string, do func(*pgxpool.Conn) error) error {
 	waiting, cancel := context.WithTimeout(ctx, p.acquire)
 	conn, err := p.pool.Acquire(waiting)
 	cancel()

@@ -9,6 +9,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/pkg/wallet"
 	"github.com/xmtp-selfhosted/backend/services/reader/internal/database"
 )
@@ -32,11 +33,13 @@ type Config struct {
 	Pool     store.PoolConfig
 	Database database.Config
 	Wallet   wallet.Config
+
+	Telemetry telemetry.Config
 }
 
 // Validate names each variable that is out of range, all at once.
 func (c Config) Validate() error {
-	errs := []error{config.Join(c.Limits, c.RPC, c.Pool, c.Database, c.Wallet)}
+	errs := []error{config.Join(c.Limits, c.RPC, c.Pool, c.Database, c.Wallet, c.Telemetry)}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		errs = append(errs, fmt.Errorf("XMTP_READER_LISTEN is %q, expected host:port", c.Listen))
 	}

@@ -68,7 +68,7 @@ func New(cfg Config, deps Deps) (*Reader, error) {
 
 func (r *Reader) openDatabases(cfg Config) error {
 	var err error
-	r.primary, err = database.Open("primary", []config.Secret{cfg.PrimaryURL}, cfg.Database, cfg.Pool, r.databaseChanged)
+	r.primary, err = database.Open("primary", []config.Secret{cfg.PrimaryURL}, cfg.Database, cfg.Pool, r.deps.Metrics, r.databaseChanged)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (r *Reader) openDatabases(cfg Config) error {
 	if len(cfg.ReplicaURL) == 0 {
 		return nil
 	}
-	if r.replica, err = database.Open("replica", cfg.ReplicaURL, cfg.Database, cfg.Pool, r.databaseChanged); err != nil {
+	if r.replica, err = database.Open("replica", cfg.ReplicaURL, cfg.Database, cfg.Pool, r.deps.Metrics, r.databaseChanged); err != nil {
 		r.primary.Close()
 	}
 	return err

@@ -15,18 +15,29 @@ import (
 	"github.com/xmtp-selfhosted/backend/services/reader"
 )
 
+// version is set by the build.
+var version = "dev"
+
 func main() {
-	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	if err := run(logger); err != nil {
-		logger.Error("the reader stopped", "cause", err.Error())
+	if err := run(); err != nil {
+		slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error("the reader stopped", "cause", err.Error())
 		os.Exit(1)
 	}
 }
 
-func run(logger *slog.Logger) error {
+func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	cfg, err := config.Load[reader.Config]()
+	if err != nil {
+		return err
+	}
+	observed, err := telemetry.Start(ctx, cfg.Telemetry, version, telemetry.Options{})
+	if err != nil {
+		return err
+	}
+	defer observed.Close()
+	metrics, err := observed.Metrics(ctx, telemetry.Reader)
 	if err != nil {
 		return err
 	}
@@ -34,7 +45,7 @@ func run(logger *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("listen on XMTP_READER_LISTEN: %w", err)
 	}
-	role, err := reader.New(cfg, reader.Deps{Listener: listener, Logger: logger, Metrics: telemetry.Discard()})
+	role, err := reader.New(cfg, reader.Deps{Listener: listener, Logger: observed.Logger(), Metrics: metrics})
 	if err != nil {
 		return err
 	}

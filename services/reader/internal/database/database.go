@@ -7,14 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
 
 // Config is how the servers are watched.
@@ -49,15 +53,19 @@ type Set struct {
 }
 
 // Open prepares the connections to the servers; none is reached before Run or
-// the first read. changed is called by Run after a server went up or down. Close
+// the first read. metrics may be nil. changed is called by Run after a server went up or down. Close
 // ends it.
-func Open(name string, urls []config.Secret, cfg Config, pool store.PoolConfig, changed func()) (*Set, error) {
+func Open(name string, urls []config.Secret, cfg Config, pool store.PoolConfig, metrics *telemetry.Metrics, changed func()) (*Set, error) {
 	s := &Set{name: name, config: cfg, changed: changed}
-	for _, url := range urls {
+	for i, url := range urls {
 		opened, err := openServer(url, pool)
 		if err != nil {
 			s.Close()
 			return nil, err
+		}
+		opened.name = name + "-" + strconv.Itoa(i)
+		if opened.metrics = metrics; metrics != nil {
+			opened.pool.Measure(metrics)
 		}
 		s.servers = append(s.servers, opened)
 	}
@@ -117,7 +125,10 @@ func (s *Set) Run(ctx context.Context) error {
 // server is one endpoint. Until the first probe it counts as up for reads, so
 // that they find out themselves, but is not known to be.
 type server struct {
-	pool *store.Pool
+	// name says which of the role's databases it is, in metrics.
+	name    string
+	metrics *telemetry.Metrics
+	pool    *store.Pool
 	// probes has a connection of its own: a full pool is no sign of a dead server.
 	probes *store.Pool
 
@@ -181,6 +192,9 @@ func (s *server) watch(ctx context.Context, cfg Config, changed func()) {
 	for {
 		asking, cancel := context.WithTimeout(ctx, cfg.ProbeTimeout)
 		err := s.probes.CheckSchema(asking)
+		if err == nil {
+			s.measureLag(asking)
+		}
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -193,6 +207,16 @@ func (s *server) watch(ctx context.Context, cfg Config, changed func()) {
 			return
 		case <-ticker.C:
 		}
+	}
+}
+
+// measureLag is of no consequence when it fails.
+func (s *server) measureLag(ctx context.Context) {
+	if s.metrics == nil {
+		return
+	}
+	if lag, err := s.probes.ReplicaLag(ctx); err == nil {
+		s.metrics.ReplicaLag.Record(ctx, lag.Seconds(), metric.WithAttributes(attribute.String("server", s.name)))
 	}
 }
 
