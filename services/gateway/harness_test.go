@@ -76,7 +76,7 @@ func unary[Request, Response any, PRequest interface {
 }
 
 // start listens on address, or on a free port.
-func (r *fakeRole) start(t *testing.T, address string) {
+func (r *fakeRole) start(t testing.TB, address string) {
 	t.Helper()
 	if address == "" {
 		address = "127.0.0.1:0"
@@ -133,7 +133,7 @@ type front struct {
 }
 
 // startGateway runs a gateway whose roles are all the one given.
-func startGateway(t *testing.T, role *fakeRole, environment map[string]string) *front {
+func startGateway(t testing.TB, role *fakeRole, environment map[string]string) *front {
 	t.Helper()
 	variables := map[string]string{
 		"XMTP_IDENTIFIER": "org.example.chat", "XMTP_GATEWAY_LISTEN": "127.0.0.1:0",
@@ -163,7 +163,7 @@ func startGateway(t *testing.T, role *fakeRole, environment map[string]string) *
 	return f
 }
 
-func dial(t *testing.T, address string) *grpc.ClientConn {
+func dial(t testing.TB, address string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))

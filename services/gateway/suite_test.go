@@ -57,7 +57,7 @@ func ways(t *testing.T, f *front) map[string]caller {
 	}
 }
 
-func transport(t *testing.T, http2 bool) *http.Transport {
+func transport(t testing.TB, http2 bool) *http.Transport {
 	t.Helper()
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(!http2)
