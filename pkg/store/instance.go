@@ -35,17 +35,17 @@ func (i Instance) SameLineage(other Instance) bool {
 	return i.SystemIdentifier == other.SystemIdentifier && i.Timeline == other.Timeline
 }
 
-// InstanceChanged is why an InstancePool refuses a connection: it is not to the
+// InstanceChangedError is why an InstancePool refuses a connection: it is not to the
 // pinned instance, or the instance went back in time. It is the cause of a
 // fault of kind Unavailable; find it with errors.As. Only Pin helps.
-type InstanceChanged struct {
+type InstanceChangedError struct {
 	Pinned, Seen Instance
 	// WentBack is a standby that recovered from a crash to an earlier state.
 	WentBack bool
 }
 
 // Error implements error.
-func (e *InstanceChanged) Error() string {
+func (e *InstanceChangedError) Error() string {
 	if e.WentBack {
 		return "the standby went back to an earlier state"
 	}
@@ -83,7 +83,7 @@ type InstancePool struct {
 	// shows an older state is not to the same run of the server, even if the
 	// server's main process survived.
 	high    uint64
-	changed *InstanceChanged
+	changed *InstanceChangedError
 }
 
 // instanceStatementTimeout bounds every statement of a streamer: a long one
@@ -159,12 +159,12 @@ func (p *InstancePool) compare(seen Instance) error {
 	if p.same(seen) {
 		return nil
 	}
-	return p.lost(&InstanceChanged{Pinned: p.base.Instance, Seen: seen})
+	return p.lost(&InstanceChangedError{Pinned: p.base.Instance, Seen: seen})
 }
 
 // lost ends the pin: what other connections still lead to may be the instance
 // before, and one pool never reads from two.
-func (p *InstancePool) lost(changed *InstanceChanged) error {
+func (p *InstancePool) lost(changed *InstanceChangedError) error {
 	p.changed = changed
 	return refusal(changed)
 }
@@ -191,16 +191,16 @@ func (p *InstancePool) admit(ctx context.Context, conn *pgx.Conn) error {
 	case !p.pinned:
 		return errNotPinned
 	case !p.same(seen):
-		return p.lost(&InstanceChanged{Pinned: p.base.Instance, Seen: seen})
+		return p.lost(&InstanceChangedError{Pinned: p.base.Instance, Seen: seen})
 	case xmin < p.high:
-		return p.lost(&InstanceChanged{Pinned: p.base.Instance, Seen: seen, WentBack: true})
+		return p.lost(&InstanceChangedError{Pinned: p.base.Instance, Seen: seen, WentBack: true})
 	}
 	return nil
 }
 
 var errNotPinned = fault.Errorf(fault.Unavailable, "the connection to the database is being set up")
 
-func refusal(changed *InstanceChanged) error {
+func refusal(changed *InstanceChangedError) error {
 	return fault.Wrap(fault.Unavailable, changed, "the database is not the same instance as before")
 }
 
@@ -222,7 +222,7 @@ func (p *InstancePool) onInstance(ctx context.Context, do func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.base.Epoch != epoch {
-		return refusal(&InstanceChanged{Pinned: p.base.Instance, Seen: p.base.Instance})
+		return refusal(&InstanceChangedError{Pinned: p.base.Instance, Seen: p.base.Instance})
 	}
 	return ctx.Err()
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // changed is the typed cause of an error, nil for another one.
-func changed(err error) *store.InstanceChanged {
-	var cause *store.InstanceChanged
+func changed(err error) *store.InstanceChangedError {
+	var cause *store.InstanceChangedError
 	if errors.As(err, &cause) {
 		return cause
 	}
@@ -99,7 +99,7 @@ func TestARestartIsNoticed(t *testing.T) {
 		_, err := pool.Pin(t.Context())
 		require.Equal(t, fault.Unavailable, fault.KindOf(err))
 		require.NoError(t, primary.Start(t.Context()))
-		var cause *store.InstanceChanged
+		var cause *store.InstanceChangedError
 		eventually(t, "the restart to be noticed", func() bool {
 			err := readHead(t, pool)
 			require.Equal(t, fault.Unavailable, fault.KindOf(err))

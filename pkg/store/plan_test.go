@@ -111,7 +111,7 @@ func TestReadsProbeTheirIndexes(t *testing.T) {
 		require.NoError(t, err)
 	}
 	type indexes []string
-	queryTypes := "bytea[], bigint[], bigint, bigint, bigint"
+	queryTypes := "bytea[],bigint[],bigint,bigint,bigint"
 	for _, c := range []struct {
 		name, file, types, arguments string
 		indexes                      indexes
@@ -131,9 +131,9 @@ func TestReadsProbeTheirIndexes(t *testing.T) {
 			indexes{"identifier_associations_active_idx"}, 250, 0},
 		{"heads", "heads.sql", "bytea[]", topics(10000), indexes{"topic_heads_pkey"}, 10000, 10000},
 		{"page_of_history", "page.sql", "bytea[], bigint[], integer[], bigint", topics(100) + "," + cursors(100, 0) + ", array_fill(10, ARRAY[100]), 1048576", indexes{"envelopes_pkey"}, 1100, 2000},
-		{"sweep", "sweep.sql", "bigint, bigint, bigint, bytea, bigint", "50000, 100000, 0, '', 1000", indexes{"envelopes_commit_xid_idx"}, 1300, 1300},
-		{"sweep_next_page", "sweep.sql", "bigint, bigint, bigint, bytea, bigint", "50000, 100000, 70000, '\\x00', 1000", indexes{"envelopes_commit_xid_idx"}, 1300, 1300},
-		{"hint", "hint.sql", "bigint, bigint", "90000, 1000", indexes{"envelopes_commit_xid_idx"}, 1300, 1300},
+		{"sweep", "sweep.sql", "bigint,bigint,bigint,bytea,bigint", "50000, 100000, 0, '', 1000", indexes{"envelopes_commit_xid_idx"}, 1300, 1300},
+		{"sweep_next_page", "sweep.sql", "bigint,bigint,bigint,bytea,bigint", "50000, 100000, 70000, '\\x00', 1000", indexes{"envelopes_commit_xid_idx"}, 1300, 1300},
+		{"hint", "hint.sql", "bigint,bigint", "90000, 1000", indexes{"envelopes_commit_xid_idx"}, 1300, 1300},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			plan, took := explain(t, conn, c.name, c.file, c.types, c.arguments)

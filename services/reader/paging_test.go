@@ -1,7 +1,6 @@
 package reader_test
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -193,7 +192,7 @@ func TestHasMoreIsOfTheSameSnapshot(t *testing.T) {
 		found := ids(answer.GetEnvelopes())
 		slices.Sort(found)
 		for i, id := range found {
-			require.EqualValues(t, i+1, id, fmt.Sprintf("a gap in %v", found))
+			require.EqualValues(t, i+1, id, "a gap in %v", found)
 		}
 		require.GreaterOrEqual(t, len(found), last)
 		last = len(found)

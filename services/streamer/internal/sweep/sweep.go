@@ -133,7 +133,7 @@ func (s *Sweeper) round(ctx context.Context) {
 		return
 	}
 	s.deps.Logger.Warn("a sweep did not finish", "error", err)
-	var changed *store.InstanceChanged
+	var changed *store.InstanceChangedError
 	if errors.As(err, &changed) || s.deps.Instance.Verify(ctx) != nil {
 		s.lost(ctx)
 	}
