@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -34,8 +35,8 @@ type Options struct {
 	Publishers, Streamers int
 	// Environment is further XMTP_ variables, for all roles.
 	Environment map[string]string
-	// Settings are parameters of PostgreSQL.
-	Settings map[string]string
+	// Settings are parameters of PostgreSQL; ReplicaSettings go on top of them.
+	Settings, ReplicaSettings map[string]string
 	// PrimaryDir is the primary's folder when it is to be another than one in Dir.
 	PrimaryDir string
 }
@@ -61,6 +62,7 @@ const (
 	StreamersToReplica  = "streamers to replica"
 	PublishersToNATS    = "publishers to NATS"
 	StreamersToNATS     = "streamers to NATS"
+	ReplicaToPrimary    = "replica to primary"
 )
 
 // Build compiles the roles into dir. Arguments go to go build, such as -overlay.
@@ -119,8 +121,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	if err := c.Exec(ctx, c.Primary.URL("postgres"), "CREATE DATABASE "+database); err != nil {
 		return nil, err
 	}
-	c.Replica, err = pglocal.StartReplica(ctx, c.Primary, pglocal.Options{Dir: filepath.Join(options.Dir, "replica")})
-	if err != nil {
+	if err := c.startReplica(ctx); err != nil {
 		return nil, err
 	}
 	c.NATS, err = natslocal.Start(natslocal.Options{})
@@ -133,8 +134,35 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	return c, c.startRoles()
 }
 
+// startReplica starts a replica that follows the primary through a proxy.
+func (c *Cluster) startReplica(ctx context.Context) error {
+	if err := c.proxy(ReplicaToPrimary, address(c.Primary.Port())); err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(c.Proxies[ReplicaToPrimary].Address())
+	if err != nil {
+		return err
+	}
+	settings := map[string]string{"primary_conninfo": fmt.Sprintf("host=%s port=%s user=postgres sslmode=disable", host, port)}
+	maps.Copy(settings, c.options.ReplicaSettings)
+	c.Replica, err = pglocal.StartReplica(ctx, c.Primary, pglocal.Options{Dir: filepath.Join(c.options.Dir, "replica"), Settings: settings})
+	return err
+}
+
+func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
+// FailOver makes the replica the primary of all publishers and of the reader.
+func (c *Cluster) FailOver(ctx context.Context) error {
+	if err := c.Replica.Promote(ctx); err != nil {
+		return err
+	}
+	for _, way := range []string{PublishersToPrimary, ReaderToPrimary} {
+		c.Proxies[way].Retarget(address(c.Replica.Port()))
+	}
+	return nil
+}
+
 func (c *Cluster) startProxies() error {
-	address := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 	for way, target := range map[string]string{
 		PublishersToPrimary: address(c.Primary.Port()),
 		ReaderToPrimary:     address(c.Primary.Port()),

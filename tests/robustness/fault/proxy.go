@@ -52,6 +52,16 @@ func (p *Proxy) Stall() { p.set(func() { p.stalled = true }) }
 // Delay holds back everything for a while, in both directions.
 func (p *Proxy) Delay(d time.Duration) { p.set(func() { p.delay = d }) }
 
+// Retarget sends new connections elsewhere and ends those that are open.
+func (p *Proxy) Retarget(target string) {
+	p.set(func() {
+		p.target = target
+		for conn := range p.open {
+			_ = conn.Close()
+		}
+	})
+}
+
 // Heal undoes all faults.
 func (p *Proxy) Heal() { p.set(func() { p.cut, p.stalled, p.delay = false, false, 0 }) }
 
@@ -77,7 +87,10 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		server, err := net.DialTimeout("tcp", p.target, time.Second)
+		p.mu.Lock()
+		target := p.target
+		p.mu.Unlock()
+		server, err := net.DialTimeout("tcp", target, time.Second)
 		if err != nil || !p.admit(client, server) {
 			_ = client.Close()
 			if server != nil {

@@ -64,6 +64,7 @@ var targets = []target{
 	{Replica, []string{Kill, Pause, Restart, NoReplay, NoReplay}, 5},
 	{NATS, []string{Restart}, 4},
 	{PublishersToPrimary, wayKinds, 3}, {ReaderToPrimary, wayKinds, 1}, {ReaderToReplica, wayKinds, 1}, {StreamersToReplica, wayKinds, 3},
+	{ReplicaToPrimary, wayKinds, 4},
 	{PublishersToNATS, wayKinds, 4}, {StreamersToNATS, wayKinds, 4},
 	{"gateway to publisher 1", wayKinds, 2}, {"gateway to streamer 1", wayKinds, 2}, {"gateway to streamer 2", wayKinds, 2},
 }
