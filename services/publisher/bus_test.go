@@ -1,0 +1,100 @@
+package publisher_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
+	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
+	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
+	"github.com/xmtp-selfhosted/backend/pkg/testkit"
+)
+
+// busPort makes a copy of this binary a NATS server: one that can be stopped
+// like any process.
+const busPort = "PUBLISHER_TEST_NATS_PORT"
+
+func TestMain(m *testing.M) {
+	if port, err := strconv.Atoi(os.Getenv(busPort)); err == nil { //nolint:forbidigo // a word from one process of the test to another
+		if _, err := natslocal.Start(natslocal.Options{Port: port}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		_, _ = os.Stdin.Read(make([]byte, 1)) // ends with the parent
+		os.Exit(0)
+	}
+	pgtest.Main(m, pgtest.CheckLeaks())
+}
+
+// busProcess runs a NATS server in a process of its own.
+func busProcess(t *testing.T) (url string, process *os.Process) {
+	t.Helper()
+	port, err := freeport.Pick()
+	require.NoError(t, err)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	command := exec.Command(self)
+	command.Env = append(os.Environ(), busPort+"="+strconv.Itoa(port))
+	pipe, err := command.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	t.Cleanup(func() {
+		_ = command.Process.Signal(syscall.SIGCONT)
+		require.NoError(t, pipe.Close())
+		_ = command.Wait()
+	})
+	require.Eventually(t, func() bool { return freeport.Check(port) != nil }, within, 10*time.Millisecond, "NATS listens")
+	return "nats://127.0.0.1:" + strconv.Itoa(port), command.Process
+}
+
+// Publishing goes on, one envelope after the other, whatever the bus does. That
+// no publish waits shows in the count: a bus that delayed them would by far not
+// let so many through in the time.
+func TestPublishingDoesNotNeedTheBus(t *testing.T) {
+	primary := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+	kit := testkit.New(70)
+	goesOn := func(t *testing.T, r *role) {
+		t.Helper()
+		for range 100 {
+			_, err := r.try(kit.GroupMessage(kit.Group(), 60_000))
+			require.NoError(t, err)
+		}
+	}
+	t.Run("stopped", func(t *testing.T) {
+		url, process := busProcess(t)
+		r := startOn(t, primary, url)
+		heard := r.listen()
+		require.Eventually(t, func() bool {
+			r.publish(kit.GroupMessage(kit.Group(), 1))
+			return len(heard) > 0
+		}, within, 10*time.Millisecond, "notices arrive")
+		require.NoError(t, process.Signal(syscall.SIGSTOP))
+		goesOn(t, r)
+		require.NoError(t, process.Signal(syscall.SIGCONT))
+	})
+	t.Run("killed", func(t *testing.T) {
+		url, process := busProcess(t)
+		r := startOn(t, primary, url)
+		r.publish(kit.GroupMessage(kit.Group(), 1))
+		require.NoError(t, process.Kill())
+		goesOn(t, r)
+	})
+	t.Run("never there", func(t *testing.T) {
+		port, err := freeport.Pick()
+		require.NoError(t, err)
+		goesOn(t, startOn(t, primary, "nats://127.0.0.1:"+strconv.Itoa(port)))
+	})
+	t.Run("refusing payloads", func(t *testing.T) {
+		bus, err := natslocal.Start(natslocal.Options{MaxPayload: 50})
+		require.NoError(t, err)
+		t.Cleanup(bus.Stop)
+		goesOn(t, startOn(t, primary, bus.URL()))
+	})
+}
