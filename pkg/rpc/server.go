@@ -130,7 +130,7 @@ func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
 		s.register(service, chain)
 		s.names = append(s.names, service.Name)
 	}
-	healthv1.RegisterHealthServer(s.grpc, s.health)
+	healthv1.RegisterHealthServer(s.grpc, healthServer{s.health, s.streams})
 	s.SetServing(false)
 	return s
 }
@@ -279,7 +279,7 @@ func Draining() error { return errDraining }
 
 // Health is the standard health service of this server, for gateways that serve
 // it in other protocols, too.
-func (s *Server) Health() healthv1.HealthServer { return s.health }
+func (s *Server) Health() healthv1.HealthServer { return healthServer{s.health, s.streams} }
 
 // RegisterOn lets f add services that grpc-go itself knows how to serve, such
 // as reflection. It must be called before Serve.
