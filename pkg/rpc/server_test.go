@@ -141,7 +141,9 @@ func TestALongMessageIsOutOfRange(t *testing.T) {
 func TestAPanicIsAnInternalErrorOfOneCall(t *testing.T) {
 	s := serve(t, patient,
 		rpc.Method{Name: "Panic", Unary: func(context.Context, []byte) (*rpc.Frame, error) { panic("what a client sent") }},
-		rpc.Method{Name: "Index", Unary: func(_ context.Context, request []byte) (*rpc.Frame, error) { return rpc.FrameOf(request[len(request)+5:]), nil }},
+		rpc.Method{Name: "Index", Unary: func(_ context.Context, request []byte) (*rpc.Frame, error) {
+			return rpc.FrameOf(request[len(request)+5:]), nil
+		}},
 		rpc.Method{Name: "PanicStream", Stream: func(grpc.ServerStream) error { panic("what a client sent") }},
 		rpc.Method{Name: "Echo", Unary: echo})
 	conn := dial(t, s.address)
