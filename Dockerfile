@@ -4,13 +4,13 @@
 FROM golang:1.26-bookworm AS build
 ARG ROLE=gateway
 ARG VERSION=dev
-ENV CGO_ENABLED=0 GOWORK=off GOFLAGS=-trimpath
+ENV CGO_ENABLED=0
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    case "$ROLE" in xmtpctl) module=cmd package=./xmtpctl ;; *) module=services/$ROLE package=./cmd/$ROLE ;; esac && \
+    case "$ROLE" in xmtpctl) package=./cmd/xmtpctl ;; *) package=./services/$ROLE/cmd/$ROLE ;; esac && \
     mkdir -p /out && \
-    go build -C "$module" -ldflags "-s -w -X main.version=$VERSION" -o /out/program "$package"
+    go build -ldflags "-s -w -X main.version=$VERSION" -o /out/program "$package"
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
