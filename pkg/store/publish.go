@@ -341,3 +341,7 @@ func (p *Publisher) FindStored(ctx context.Context, keys []Key) (map[int]envelop
 	})
 	return stored, err
 }
+
+// IsLockTimeout says that a transaction waited too long for a lock that another
+// held.
+func IsLockTimeout(err error) bool { return isSQLState(err, sqlLockNotAvailable) }

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -37,14 +38,18 @@ const bytesPerEnvelope = 1 << 10
 // publish is the Publish RPC.
 func (p *Publisher) publish(ctx context.Context, wire []byte) (*rpc.Frame, error) {
 	envelopes := request.Count(wire)
-	ctx, cancel := context.WithTimeout(ctx, limitOf(envelopes))
+	deadline := time.Now().Add(limitOf(envelopes))
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	reckoned := min(int64(len(wire))+int64(envelopes)*bytesPerEnvelope, p.cfg.Group.MemoryBytes)
 	if err := p.memory.Acquire(ctx, reckoned); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return nil, err
+		}
 		return nil, fault.Wrap(fault.Unavailable, err, "the publisher has no memory left for a request of this size now")
 	}
 	defer p.memory.Release(reckoned)
-	r, err := p.run(ctx, wire)
+	r, err := p.run(ctx, wire, deadline)
 	if err != nil {
 		p.countRejection(ctx, envelopes, err)
 		return nil, err
@@ -54,7 +59,7 @@ func (p *Publisher) publish(ctx context.Context, wire []byte) (*rpc.Frame, error
 }
 
 // run parses, validates and commits a request.
-func (p *Publisher) run(ctx context.Context, wire []byte) (*request.Request, error) {
+func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*request.Request, error) {
 	r, failed, err := request.Parse(wire, p.cfg.Limits)
 	if err != nil {
 		return nil, err
@@ -69,7 +74,7 @@ func (p *Publisher) run(ctx context.Context, wire []byte) (*request.Request, err
 		return nil, err
 	}
 	r.Trace = notice.TraceOf(trace.SpanContextFromContext(ctx))
-	if err := p.committer.Do(ctx, r); err != nil {
+	if err := p.committer.Do(ctx, r, deadline); err != nil {
 		return nil, err
 	}
 	return r, r.Err

@@ -80,12 +80,13 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 	p.store.Pool().Measure(deps.Metrics)
 	p.validator = validate.New(p.store, contracts{verifier}, deps.Clock, cfg.Limits)
 	p.committer = groupcommit.New(groupcommit.Config{
-		MaxInFlight: cfg.Group.MaxInFlight,
-		MaxAlone:    int(cfg.Pool.MaxConns) - cfg.minConns() + 1,
-		MaxRows:     cfg.Group.MaxRows,
-		MaxBytes:    cfg.Group.MaxBytes,
-		MaxWaiting:  cfg.Group.MaxWaiting,
-		Timeout:     groupTimeout,
+		MaxInFlight:   cfg.Group.MaxInFlight,
+		MaxAlone:      int(cfg.Pool.MaxConns) - cfg.minConns() + 1,
+		MaxRows:       cfg.Group.MaxRows,
+		MaxBytes:      cfg.Group.MaxBytes,
+		MaxWaiting:    cfg.Group.MaxWaiting,
+		Timeout:       groupTimeout,
+		IsLockTimeout: store.IsLockTimeout,
 	}, p.commit)
 	p.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
 		Metrics: deps.Metrics, Logger: deps.Logger,

@@ -7,13 +7,16 @@
 // wait here in memory and not on row locks. At most one transaction with
 // identity updates is in flight. When a shared transaction fails, its requests
 // run again at once, each alone and side by side, so that a bad one never fails
-// a neighbour.
+// a neighbour. If what failed was the wait for a lock, requests on the very same
+// topics stay together: they need the same locks, and could only run one after
+// the other.
 //
 // It knows nothing of SQL: what a transaction does is the caller's.
 package groupcommit
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,12 +48,15 @@ type Config struct {
 	// Timeout bounds a transaction that requests share. One that runs alone has
 	// the time that its request has left.
 	Timeout time.Duration
+	// IsLockTimeout recognizes the failure of a transaction that waited too long
+	// for a lock. It may be nil.
+	IsLockTimeout func(error) bool
 }
 
 // Commit runs one transaction for a group. It sets the outcome of each request
 // in the work itself and returns nil, or fails as a whole. ctx has the time limit
 // of the transaction and is not that of any caller. If alone, the group is one
-// request that has all the time its limit leaves.
+// request, or requests on the same topics, that have all the time they have left.
 type Commit[W Work] func(ctx context.Context, group []W, alone bool) error
 
 // Committer queues work. Make it with New.
@@ -74,7 +80,7 @@ type item[W Work] struct {
 	work     W
 	deadline time.Time
 	state    state
-	retried  bool
+	retry    retry
 	done     chan struct{}
 	err      error // set before done is closed
 }
@@ -87,8 +93,20 @@ const (
 	abandoned
 )
 
+// retry says in what company work runs.
+type retry uint8
+
+const (
+	shared   retry = iota // the first time: with anybody
+	together              // again, with work on the same topics
+	alone
+)
+
 // New returns a committer that runs commit.
 func New[W Work](cfg Config, commit Commit[W]) *Committer[W] {
+	if cfg.IsLockTimeout == nil {
+		cfg.IsLockTimeout = func(error) bool { return false }
+	}
 	return &Committer[W]{cfg: cfg, commit: commit, busy: map[topic.Topic]struct{}{}}
 }
 
@@ -97,14 +115,11 @@ var (
 	errClosed = fault.Errorf(fault.Unavailable, "the publisher is shutting down")
 )
 
-// Do commits work and waits for it. ctx must have a deadline. A caller that goes
-// away before its transaction starts takes the work along; after that the
-// transaction goes on without it, and the work must not be touched again.
-func (c *Committer[W]) Do(ctx context.Context, work W) error {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return fault.Errorf(fault.Broken, "a publish without a deadline")
-	}
+// Do commits work and waits for it, until ctx ends. A caller that goes away
+// before its transaction starts takes the work along; after that the transaction
+// goes on without it, and the work must not be touched again. The deadline is
+// that of the work itself, whoever waits for it.
+func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error {
 	it := &item[W]{work: work, deadline: deadline, done: make(chan struct{})}
 	if err := c.enqueue(it); err != nil {
 		return err
@@ -165,18 +180,18 @@ func (c *Committer[W]) finish(it *item[W], err error) {
 // schedule starts every transaction that can start now.
 func (c *Committer[W]) schedule() {
 	for {
-		group, alone := c.next()
+		group, again := c.next()
 		if group == nil {
 			return
 		}
-		c.start(group, alone)
+		c.start(group, again)
 	}
 }
 
 // next takes the next group out of the queue. It goes through the queue in
 // arrival order; what cannot start yet also holds back later work on its topics,
 // so that nothing is overtaken for ever.
-func (c *Committer[W]) next() (group []*item[W], alone bool) {
+func (c *Committer[W]) next() (group []*item[W], again bool) {
 	var forming former[W]
 	var held map[topic.Topic]struct{}
 	kept := c.queue[:0]
@@ -197,14 +212,15 @@ func (c *Committer[W]) next() (group []*item[W], alone bool) {
 	}
 	clear(c.queue[len(kept):])
 	c.queue = kept
-	return forming.group, forming.alone
+	return forming.group, forming.retry != shared
 }
 
 // former is a group that takes shape. Its first item decides its kind.
 type former[W Work] struct {
-	group           []*item[W]
-	rows, bytes     int
-	identity, alone bool
+	group       []*item[W]
+	rows, bytes int
+	identity    bool
+	retry       retry
 	// full says that nothing more is taken: a bound was met.
 	full bool
 }
@@ -213,9 +229,9 @@ type former[W Work] struct {
 func (f *former[W]) add(it *item[W], cfg *Config) bool {
 	rows, bytes := it.work.Size()
 	if len(f.group) == 0 {
-		f.identity, f.alone, f.full = it.work.HasIdentity(), it.retried, it.retried
+		f.identity, f.retry, f.full = it.work.HasIdentity(), it.retry, it.retry == alone
 	} else {
-		if it.retried || it.work.HasIdentity() != f.identity {
+		if it.retry != f.retry || it.retry == together && !slices.Equal(f.group[0].work.AllTopics(), it.work.AllTopics()) || it.work.HasIdentity() != f.identity {
 			return false
 		}
 		if f.rows+rows > cfg.MaxRows || f.bytes+bytes > cfg.MaxBytes {
@@ -233,7 +249,7 @@ func (c *Committer[W]) hasPlaceFor(it *item[W]) bool {
 	switch {
 	case it.work.HasIdentity() && c.identity:
 		return false
-	case it.retried:
+	case it.retry != shared:
 		return c.alone < c.cfg.MaxAlone
 	default:
 		return it.work.HasIdentity() || c.inFlight < c.cfg.MaxInFlight
@@ -263,9 +279,9 @@ func hold(held map[topic.Topic]struct{}, topics []topic.Topic) map[topic.Topic]s
 }
 
 // start runs a group on a goroutine of its own.
-func (c *Committer[W]) start(group []*item[W], alone bool) {
+func (c *Committer[W]) start(group []*item[W], again bool) {
 	identity := group[0].work.HasIdentity()
-	c.occupy(group, alone, identity)
+	c.occupy(group, again, identity)
 	c.waiting -= len(group)
 	c.running.Add(1)
 	go func() {
@@ -274,42 +290,59 @@ func (c *Committer[W]) start(group []*item[W], alone bool) {
 		for i, it := range group {
 			works[i] = it.work
 		}
-		err := c.run(group, works, alone)
+		err := c.run(group, works, again)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.vacate(group, alone, identity)
+		c.vacate(group, again, identity)
 		c.conclude(group, err)
 		c.schedule()
 	}()
 }
 
 // run gives a group its time limit and commits it.
-func (c *Committer[W]) run(group []*item[W], works []W, alone bool) error {
-	single := len(group) == 1
+func (c *Committer[W]) run(group []*item[W], works []W, again bool) error {
+	own := again || len(group) == 1
 	limit := time.Now().Add(c.cfg.Timeout)
-	if single {
-		limit = group[0].deadline
+	if own {
+		limit = group[0].deadline // it came first
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), limit)
 	defer cancel()
-	return c.commit(ctx, works, single || alone)
+	return c.commit(ctx, works, own)
 }
 
 // conclude answers the requests of a group that ended, or puts them back to run
-// once more, each alone.
+// once more.
 func (c *Committer[W]) conclude(group []*item[W], err error) {
 	var again []*item[W]
 	for _, it := range group {
-		if err == nil || it.retried || c.closed || !isWorthRetrying(err) || !time.Now().Before(it.deadline) {
+		next, ok := c.nextTry(it, len(group), err)
+		if !ok {
 			c.finish(it, err)
 			continue
 		}
-		it.retried, it.state = true, queued
+		it.retry, it.state = next, queued
 		again = append(again, it)
 	}
 	if len(again) > 0 {
 		c.waiting += len(again)
 		c.queue = append(again, c.queue...) // they came first
+	}
+}
+
+// nextTry says how work of a group that failed runs again, if at all.
+func (c *Committer[W]) nextTry(it *item[W], company int, err error) (retry, bool) {
+	if err == nil || c.closed || !isWorthRetrying(err) || !time.Now().Before(it.deadline) {
+		return 0, false
+	}
+	locked := c.cfg.IsLockTimeout(err)
+	switch {
+	case it.retry == shared && locked:
+		return together, true
+	case it.retry == shared, it.retry == together && company > 1 && !locked:
+		return alone, true
+	default:
+		return 0, false
 	}
 }
 
@@ -323,34 +356,34 @@ func isWorthRetrying(err error) bool {
 	}
 }
 
-func (c *Committer[W]) occupy(group []*item[W], alone, identity bool) {
+func (c *Committer[W]) occupy(group []*item[W], again, identity bool) {
 	for _, it := range group {
 		it.state = started
 		for _, name := range it.work.AllTopics() {
 			c.busy[name] = struct{}{}
 		}
 	}
-	c.count(alone, identity, 1)
+	c.count(again, identity, 1)
 	if identity {
 		c.identity = true
 	}
 }
 
-func (c *Committer[W]) vacate(group []*item[W], alone, identity bool) {
+func (c *Committer[W]) vacate(group []*item[W], again, identity bool) {
 	for _, it := range group {
 		for _, name := range it.work.AllTopics() {
 			delete(c.busy, name)
 		}
 	}
-	c.count(alone, identity, -1)
+	c.count(again, identity, -1)
 	if identity {
 		c.identity = false
 	}
 }
 
-func (c *Committer[W]) count(alone, identity bool, change int) {
+func (c *Committer[W]) count(again, identity bool, change int) {
 	switch {
-	case alone:
+	case again:
 		c.alone += change
 	case !identity:
 		c.inFlight += change

@@ -126,7 +126,8 @@ func (d *database) submit(w *work) *caller {
 	c := &caller{cancel: cancel, result: make(chan error, 1)}
 	go func() {
 		defer cancel()
-		c.result <- d.committer.Do(ctx, w)
+		deadline, _ := ctx.Deadline()
+		c.result <- d.committer.Do(ctx, w, deadline)
 	}()
 	synctest.Wait()
 	return c
@@ -464,7 +465,56 @@ func TestCloseAnswersEverybody(t *testing.T) {
 	})
 }
 
-func TestWorkNeedsADeadline(t *testing.T) {
-	d := start(t, config())
-	require.Equal(t, fault.Broken, fault.KindOf(d.committer.Do(context.Background(), on("a", "1"))))
+func TestAfterALockTimeoutWorkOnTheSameTopicsStaysTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locked := errors.New("locked")
+		cfg := config()
+		cfg.MaxInFlight, cfg.MaxRows = 1, 100
+		cfg.IsLockTimeout = func(err error) bool { return errors.Is(err, locked) }
+		d := start(t, cfg)
+		d.submit(on("x", "x"))
+		x := d.expect("x")
+		callers := map[string]*caller{}
+		for _, w := range []*work{on("a", "1"), on("b", "1"), on("c", "1", "2"), on("d", "3"), on("e", "1")} {
+			callers[w.name] = d.submit(w)
+		}
+		x.end <- nil
+		d.expect("a", "b", "c", "d", "e").end <- locked
+		first, second := d.next(), d.next() // c waits for a and b, e for c
+		if len(first.names) == 1 {
+			first, second = second, first
+		}
+		require.Equal(t, []string{"a", "b"}, first.names)
+		require.Equal(t, []string{"d"}, second.names)
+		require.True(t, first.alone)
+		d.expectNone()
+		second.end <- locked
+		callers["d"].expect(t, locked)
+		first.end <- errors.New("a bad one") // then it is each alone after all
+		d.expect("a").end <- nil
+		d.expect("b").end <- nil
+		d.expect("c").end <- nil
+		d.expect("e").end <- nil
+		for _, name := range []string{"a", "b", "c", "e"} {
+			callers[name].expect(t, nil)
+		}
+	})
+}
+
+func TestACallerWithLittleTimeDoesNotShortenTheTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := start(t, config())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		result := make(chan error, 1)
+		go func() { result <- d.committer.Do(ctx, on("a", "1"), begun.Add(callerLimit)) }()
+		tx := d.expect("a")
+		require.ErrorIs(t, <-result, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(begun))
+		require.NoError(t, tx.ctx.Err())
+		time.Sleep(callerLimit - time.Second)
+		synctest.Wait()
+		require.Error(t, tx.ctx.Err())
+	})
 }

@@ -31,6 +31,8 @@ func TestRandomTrafficKeepsEveryRule(t *testing.T) {
 func randomTraffic(t *testing.T, seed uint64) {
 	cfg := config()
 	cfg.MaxInFlight, cfg.MaxRows = 1+int(seed%3), 8
+	errLocked := errors.New("locked")
+	cfg.IsLockTimeout = func(err error) bool { return errors.Is(err, errLocked) }
 	var mu sync.Mutex
 	busy, commits := map[topic.Topic]int{}, map[string]int{}
 	var groups, identities atomic.Int64
@@ -60,6 +62,9 @@ func randomTraffic(t *testing.T, seed uint64) {
 			}
 		}
 		if r.IntN(4) == 0 {
+			if r.IntN(2) == 0 {
+				return errLocked
+			}
 			return errors.New("failed")
 		}
 		for _, w := range group {
@@ -80,7 +85,8 @@ func randomTraffic(t *testing.T, seed uint64) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(10+r.IntN(20_000))*time.Millisecond)
 			defer cancel()
-			outcomes[i] = committer.Do(ctx, w)
+			deadline, _ := ctx.Deadline()
+			outcomes[i] = committer.Do(ctx, w, deadline)
 		})
 	}
 	callers.Wait()
