@@ -1,21 +1,31 @@
 package gateway
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/console"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/web"
 )
 
 // newWeb is the handler of everything that is not native gRPC.
 func (g *Gateway) newWeb(methods []method) (*web.Handler, error) {
-	var served []web.Method
+	served := healthMethods(g.native.Health())
 	for _, m := range methods {
 		served = append(served, web.Method{Name: m.fullName(), Unary: m.unary, Stream: m.stream, ClientStreams: m.clientStreams})
+	}
+	var pages http.Handler
+	if g.config.Front.Console {
+		pages = console.Handler()
 	}
 	return web.New(web.Deps{
 		Methods:         served,
@@ -23,9 +33,38 @@ func (g *Gateway) newWeb(methods []method) (*web.Handler, error) {
 		Logger:          g.deps.Logger,
 		Context:         webContext,
 		Unknown:         unimplemented,
+		Pages:           pages,
 		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
 		Origins:         g.config.Front.CORSOrigins,
 	})
+}
+
+// healthMethods are the standard health service for pages and curl. Watching is
+// for balancers, which speak native gRPC.
+func healthMethods(health healthv1.HealthServer) []web.Method {
+	return []web.Method{
+		{Name: healthv1.Health_Check_FullMethodName, Unary: local(health.Check)},
+		{Name: healthv1.Health_List_FullMethodName, Unary: local(health.List)},
+	}
+}
+
+// local answers here what is decoded anyway.
+func local[Request any, PRequest interface {
+	*Request
+	proto.Message
+}, Response proto.Message](answer func(context.Context, PRequest) (Response, error)) func(context.Context, *rpc.Frame) (*rpc.Frame, error) {
+	return func(ctx context.Context, frame *rpc.Frame) (*rpc.Frame, error) {
+		request := PRequest(new(Request))
+		if err := proto.Unmarshal(frame.Take(), request); err != nil {
+			return nil, fault.Invalidf(fault.NoReason, "the request is not a protobuf message")
+		}
+		response, err := answer(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		encoded, err := proto.Marshal(response)
+		return rpc.FrameOf(encoded), err
+	}
 }
 
 // httpServer speaks HTTP/1.1 and HTTP/2 on connections that the splitter has
