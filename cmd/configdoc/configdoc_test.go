@@ -111,6 +111,10 @@ var wrong = map[string]string{
 	"XMTP_TLS_CERT_FILE":       "/certificate-without-its-key.pem",
 	"XMTP_TLS_KEY_FILE":        "/key-without-its-certificate.pem",
 	"XMTP_CORS_ORIGINS":        "app.example.org",
+	"XMTP_OTLP_ENDPOINT":       "collector:4317",
+	"XMTP_METRICS_LISTEN":      "nowhere",
+	"XMTP_LOG_LEVEL":           "loud",
+	"XMTP_LOG_FORMAT":          "xml",
 }
 
 func TestAWrongValueStopsTheStartWithTheNameOfItsVariable(t *testing.T) {
