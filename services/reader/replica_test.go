@@ -38,9 +38,9 @@ func TestALaggingReplicaShowsAPrefix(t *testing.T) {
 	primary, replica := pgtest.OwnCluster(t, fast)
 	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))
 	conn, standby := connect(t, primary.URL("postgres")), connect(t, replica.URL("postgres"))
-	r := start(t, configuration(t, primary.URL("postgres"), replica.URL("postgres")))
 	before := put(t, conn, group(1), message(1, 10))
 	pgtest.WaitReplayed(t, primary, replica)
+	r := start(t, configuration(t, primary.URL("postgres"), replica.URL("postgres")))
 	execute(t, standby, `SELECT pg_wal_replay_pause()`)
 	eventually(t, "replay to pause", func() bool {
 		var state string
