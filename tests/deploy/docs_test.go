@@ -1,0 +1,145 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/strvals"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+)
+
+// pages are all documents, by their path below the repository.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	read := map[string]string{}
+	for _, pattern := range []string{"docs/*.md", "docs/runbooks/*.md"} {
+		files, err := filepath.Glob(filepath.Join(repository, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, pattern)
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			require.NoError(t, err)
+			relative, err := filepath.Rel(repository, file)
+			require.NoError(t, err)
+			read[relative] = string(content)
+		}
+	}
+	return read
+}
+
+var (
+	block   = regexp.MustCompile("(?ms)^```(\\w+ ?\\w*)\n(.*?)^```$")
+	helmSet = regexp.MustCompile(`--set '?([^\s']+)'?`)
+	helmRun = regexp.MustCompile(`(?m)^helm (?:install|upgrade) xmtp deploy/k8s.*$`)
+	helmOf  = regexp.MustCompile(`-f (\S+)`)
+	link    = regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
+)
+
+func TestTheHelmCommandsOfTheDocuments(t *testing.T) {
+	loaded, err := loader.LoadDir(chartDir)
+	require.NoError(t, err)
+	texts := pages(t)
+	for _, file := range []string{"values-small.yaml", "values-large.yaml"} {
+		content, err := os.ReadFile(filepath.Join(chartDir, file))
+		require.NoError(t, err)
+		texts[file] = strings.ReplaceAll(string(content), "# helm", "helm")
+	}
+	commands := 0
+	for page, text := range texts {
+		for _, command := range helmRun.FindAllString(strings.ReplaceAll(text, "\\\n", " "), -1) {
+			commands++
+			files := []string{}
+			if strings.Contains(command, "--reuse-values") { // what install.md set
+				files = append(files, "testdata/secrets.yaml")
+			}
+			for _, file := range helmOf.FindAllStringSubmatch(command, -1) {
+				files = append(files, filepath.Join(repository, file[1]))
+			}
+			values, err := ReadValues(files...)
+			require.NoError(t, err)
+			for _, set := range helmSet.FindAllStringSubmatch(command, -1) {
+				require.NoError(t, strvals.ParseInto(set[1], values))
+			}
+			_, err = render(loaded, values)
+			require.NoError(t, err, "%s: %s", page, command)
+		}
+	}
+	require.GreaterOrEqual(t, commands, 5)
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	for page, text := range pages(t) {
+		for _, found := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(found[1], "://") {
+				continue
+			}
+			_, err := os.Stat(filepath.Join(repository, filepath.Dir(page), found[1]))
+			require.NoError(t, err, page)
+		}
+	}
+}
+
+func TestEachAlertHasItsRunbookAndTheOtherWayRound(t *testing.T) {
+	rules, err := filepath.Glob(chartDir + "/files/rules/*.yaml")
+	require.NoError(t, err)
+	alerts := map[string]bool{}
+	for _, file := range rules {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`(?m)^\s*- alert: (\w+)$`).FindAllStringSubmatch(string(content), -1) {
+			alerts[found[1]] = true
+			require.Contains(t, string(content), "docs/runbooks/"+found[1]+".md")
+			_, err := os.Stat(filepath.Join(repository, "docs/runbooks", found[1]+".md"))
+			require.NoError(t, err)
+		}
+	}
+	require.NotEmpty(t, alerts)
+	books, err := filepath.Glob(repository + "/docs/runbooks/*.md")
+	require.NoError(t, err)
+	for _, book := range books {
+		require.True(t, alerts[strings.TrimSuffix(filepath.Base(book), ".md")], book)
+	}
+}
+
+// TestTheStatementsOfTheDocuments runs each block of SQL on a migrated primary,
+// and those marked so on its replica.
+func TestTheStatementsOfTheDocuments(t *testing.T) {
+	dir := tempDir(t)
+	primary, err := pglocal.StartPrimary(t.Context(), pglocal.Options{Dir: filepath.Join(dir, "primary"), Settings: map[string]string{"fsync": "off"}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, primary.Stop(pglocal.Immediate)) })
+	_, err = store.Migrate(t.Context(), config.Secret(primary.URL("postgres")))
+	require.NoError(t, err)
+	replica, err := pglocal.StartReplica(t.Context(), primary, pglocal.Options{Dir: filepath.Join(dir, "replica")})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, replica.Stop(pglocal.Immediate)) })
+	servers := map[string]*pglocal.Server{"sql": primary, "sql replica": replica}
+	ran := 0
+	for page, text := range pages(t) {
+		for _, found := range block.FindAllStringSubmatch(text, -1) {
+			server := servers[found[1]]
+			if server == nil {
+				require.NotContains(t, found[1], "sql")
+				continue
+			}
+			connection, err := pgx.Connect(t.Context(), server.URL("postgres"))
+			require.NoError(t, err)
+			for _, statement := range strings.Split(strings.TrimSpace(found[2]), ";\n") {
+				ran++
+				_, err := connection.Exec(t.Context(), statement)
+				require.NoError(t, err, "%s: %s", page, statement)
+			}
+			require.NoError(t, connection.Close(t.Context()))
+		}
+	}
+	require.Greater(t, ran, 10)
+}
