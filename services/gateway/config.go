@@ -50,6 +50,9 @@ type FrontConfig struct {
 	Console bool `env:"CONSOLE" envDefault:"false"`
 	// HeaderTimeout is how long a client may take for the headers of a request.
 	HeaderTimeout time.Duration `env:"GATEWAY_HEADER_TIMEOUT" envDefault:"10s"`
+	// BodyTimeout is how long the message of a request may take to arrive on
+	// net/http, and how long a client may take nothing of an answer.
+	BodyTimeout time.Duration `env:"GATEWAY_BODY_TIMEOUT" envDefault:"60s"`
 	// MaxHeaderBytes bounds the headers of one request.
 	MaxHeaderBytes int `env:"GATEWAY_MAX_HEADER_BYTES" envDefault:"16384"`
 	// IdleTimeout is how long a connection without calls is kept.
@@ -79,7 +82,7 @@ func (c FrontConfig) Validate() error {
 			refuse("XMTP_CORS_ORIGINS holds %q, expected * or an origin such as https://app.example.org", origin)
 		}
 	}
-	for name, timeout := range map[string]time.Duration{"HEADER": c.HeaderTimeout, "IDLE": c.IdleTimeout} {
+	for name, timeout := range map[string]time.Duration{"HEADER": c.HeaderTimeout, "IDLE": c.IdleTimeout, "BODY": c.BodyTimeout} {
 		if timeout <= 0 {
 			refuse("XMTP_GATEWAY_%s_TIMEOUT is %v, expected more than 0s", name, timeout)
 		}

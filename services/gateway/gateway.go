@@ -125,7 +125,7 @@ func (g *Gateway) newNative(methods []method) *rpc.Server {
 		Public:          true,
 		Unknown:         unimplemented,
 		Options:         append(nativeOptions(g.config), g.deps.ServerOptions...),
-	}, nativeServices(methods)...)
+	}, nativeServices(methods, g.config.Front.BodyTimeout, g.deps.Logger)...)
 	if g.config.Front.Reflection {
 		server.RegisterOn(func(s *grpc.Server) { reflection.Register(s) })
 	}

@@ -77,7 +77,14 @@ func TestHostileInputHurtsNobody(t *testing.T) {
 func settled(t *testing.T, wanted int) (goroutines int, heap uint64) {
 	t.Helper()
 	if wanted > 0 {
-		require.Eventually(t, func() bool { return runtime.NumGoroutine() <= wanted+2 }, soon, 20*time.Millisecond, "goroutines are left")
+		begun := time.Now()
+		for runtime.NumGoroutine() > wanted+2 {
+			if time.Since(begun) > soon {
+				stacks := make([]byte, 1<<20)
+				require.Fail(t, "goroutines are left", "%d, expected %d:\n%s", runtime.NumGoroutine(), wanted, stacks[:runtime.Stack(stacks, true)])
+			}
+			time.Sleep(20 * time.Millisecond) // polled with a deadline
+		}
 	}
 	runtime.GC()
 	var stats runtime.MemStats

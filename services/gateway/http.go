@@ -35,6 +35,7 @@ func (g *Gateway) newWeb(methods []method) (*web.Handler, error) {
 		Unknown:         unimplemented,
 		Pages:           pages,
 		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
+		BodyTimeout:     g.config.Front.BodyTimeout,
 		Origins:         g.config.Front.CORSOrigins,
 	})
 }

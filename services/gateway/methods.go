@@ -2,7 +2,10 @@ package gateway
 
 import (
 	"context"
+	"log/slog"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -60,7 +63,7 @@ func methodsOf(r roles, configuration []byte) []method {
 }
 
 // nativeServices describes the methods for grpc-go's transport.
-func nativeServices(methods []method) []rpc.Service {
+func nativeServices(methods []method, patience time.Duration, logger *slog.Logger) []rpc.Service {
 	var services []rpc.Service
 	index := map[string]int{}
 	for _, m := range methods {
@@ -77,7 +80,7 @@ func nativeServices(methods []method) []rpc.Service {
 			}
 		} else {
 			native.Stream = func(stream grpc.ServerStream) error {
-				return m.stream(nativeContext(stream.Context()), nativeClient{stream})
+				return patiently(stream, patience, logger, m.stream)
 			}
 		}
 		services[at].Methods = append(services[at].Methods, native)
@@ -86,14 +89,58 @@ func nativeServices(methods []method) []rpc.Service {
 }
 
 // nativeClient is a client on grpc-go's transport.
-type nativeClient struct{ stream grpc.ServerStream }
+type nativeClient struct {
+	stream grpc.ServerStream
+	// sending is when the current send began, in nanoseconds; 0 between sends.
+	sending atomic.Int64
+}
 
-func (c nativeClient) Recv() (*rpc.Frame, error) {
+func (c *nativeClient) Recv() (*rpc.Frame, error) {
 	frame := &rpc.Frame{}
 	return frame, c.stream.RecvMsg(frame)
 }
 
-func (c nativeClient) Send(frame *rpc.Frame) error { return c.stream.SendMsg(frame) }
+func (c *nativeClient) Send(frame *rpc.Frame) error {
+	c.sending.Store(time.Now().UnixNano())
+	defer c.sending.Store(0)
+	return c.stream.SendMsg(frame)
+}
+
+// stalled reports whether the client has taken nothing for longer than patience.
+func (c *nativeClient) stalled(patience time.Duration) bool {
+	begun := c.sending.Load()
+	return begun != 0 && time.Since(time.Unix(0, begun)) > patience
+}
+
+// patiently runs a stream and ends it when its client takes nothing any more: a
+// send of grpc-go has no time limit of its own. The return from here ends the
+// send, and with it the goroutine.
+func patiently(stream grpc.ServerStream, patience time.Duration, logger *slog.Logger, run func(context.Context, forward.Client) error) error {
+	ctx, cancel := context.WithCancel(nativeContext(stream.Context()))
+	defer cancel()
+	client := &nativeClient{stream: stream}
+	ended := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				ended <- rpc.Recovered(logger, p)
+			}
+		}()
+		ended <- run(ctx, client)
+	}()
+	look := time.NewTicker(patience / 2)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-look.C:
+			if client.stalled(patience) {
+				return fault.Errorf(fault.Exhausted, "the client took no message for %v", patience)
+			}
+		}
+	}
+}
 
 // replacements say what to use instead of the APIs that clients of other
 // backends may still call (API-152). The first prefix that fits counts.

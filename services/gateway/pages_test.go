@@ -49,7 +49,7 @@ func TestReflectionTellsTheServicesWhenConfigured(t *testing.T) {
 		stream, err := reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
 		require.NoError(t, err)
 		ask := &reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}
-		require.NoError(t, stream.Send(ask))
+		_ = stream.Send(ask) // the status of a stream that is refused comes with the first receive
 		got, err := stream.Recv()
 		if !on {
 			requireStatus(t, codes.Unimplemented, "no such method", err)

@@ -47,13 +47,12 @@ type Deps struct {
 	Pages http.Handler
 	// MaxRequestBytes is the longest message on the wire.
 	MaxRequestBytes int
+	// BodyTimeout is how long the one message of a request may take to arrive, and
+	// how long a client may take nothing of an answer.
+	BodyTimeout time.Duration
 	// Origins are the pages that may call; see cors.Options.
 	Origins []string
 }
-
-// bodyTimeout is how long the one message of a request may take to arrive, and
-// how long a client may take no byte of an answer.
-const bodyTimeout = 60 * time.Second
 
 // Handler serves the methods. It is safe for concurrent use.
 type Handler struct {
@@ -191,16 +190,58 @@ func (h *Handler) limited(m Method, next http.Handler) http.Handler {
 			}
 			r.Body = &wholeBody{ReadCloser: r.Body, limit: h.deps.MaxRequestBytes}
 		}
+		control := http.NewResponseController(w)
 		if !m.ClientStreams {
-			// The connection of a test recorder has no deadline; every real one has.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+			// A recorder of tests has no deadline; every real connection has.
+			_ = control.SetReadDeadline(time.Now().Add(h.deps.BodyTimeout))
+			r = r.WithContext(context.WithValue(r.Context(), arrivedKey{}, func() { _ = control.SetReadDeadline(time.Time{}) }))
 		}
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(&patientWriter{ResponseWriter: w, control: control, patience: h.deps.BodyTimeout}, r)
 	})
 }
 
+// arrivedKey is the context key of the function that lifts the deadline of the
+// request: over HTTP/1.1 it would end the call when it passes.
+type arrivedKey struct{}
+
+func arrived(ctx context.Context) {
+	if lift, ok := ctx.Value(arrivedKey{}).(func()); ok {
+		lift()
+	}
+}
+
+// patientWriter gives each write a time limit of its own: a client that takes
+// nothing holds what it was sent. Between writes there is no limit.
+type patientWriter struct {
+	http.ResponseWriter
+	control  *http.ResponseController
+	patience time.Duration
+}
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.patience))
+	n, err := w.ResponseWriter.Write(p)
+	_ = w.control.SetWriteDeadline(time.Time{})
+	return n, err
+}
+
+// FlushError implements what http.ResponseController looks for.
+func (w *patientWriter) FlushError() error {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.patience))
+	err := w.control.Flush()
+	_ = w.control.SetWriteDeadline(time.Time{})
+	return err
+}
+
+// Flush is for connect, which asks for http.Flusher.
+func (w *patientWriter) Flush() { _ = w.FlushError() }
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 func (h *Handler) unary(m Method) func(context.Context, *connect.Request[rpc.Frame]) (*connect.Response[rpc.Frame], error) {
 	return func(ctx context.Context, request *connect.Request[rpc.Frame]) (*connect.Response[rpc.Frame], error) {
+		arrived(ctx)
 		ctx, end := h.deps.Observer.Begin(ctx, m.Name, "unary")
 		answer, err := m.Unary(ctx, request.Msg)
 		end(err)
@@ -213,6 +254,7 @@ func (h *Handler) unary(m Method) func(context.Context, *connect.Request[rpc.Fra
 
 func (h *Handler) serverStream(m Method) func(context.Context, *connect.Request[rpc.Frame], *connect.ServerStream[rpc.Frame]) error {
 	return func(ctx context.Context, request *connect.Request[rpc.Frame], stream *connect.ServerStream[rpc.Frame]) error {
+		arrived(ctx)
 		return h.stream(ctx, m, "server_stream", &oneMessageClient{message: request.Msg, send: stream.Send})
 	}
 }

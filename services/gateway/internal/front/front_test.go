@@ -1,0 +1,342 @@
+package front
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// clientBytes is what a client sends: the preface, and what write adds.
+func clientBytes(write func(framer *http2.Framer, block func(contentType string) []byte)) []byte {
+	var sent bytes.Buffer
+	sent.WriteString(http2.ClientPreface)
+	framer := http2.NewFramer(&sent, nil)
+	var encoded bytes.Buffer
+	encoder := hpack.NewEncoder(&encoded)
+	write(framer, func(contentType string) []byte {
+		encoded.Reset()
+		_ = encoder.WriteField(hpack.HeaderField{Name: ":method", Value: "POST"})
+		if contentType != "" {
+			_ = encoder.WriteField(hpack.HeaderField{Name: "content-type", Value: contentType})
+		}
+		return bytes.Clone(encoded.Bytes())
+	})
+	return sent.Bytes()
+}
+
+func withHeaders(contentType string) []byte {
+	return clientBytes(func(framer *http2.Framer, block func(string) []byte) {
+		_ = framer.WriteSettings()
+		_ = framer.WriteWindowUpdate(0, 1000)
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(contentType), EndHeaders: true, PadLength: 3})
+	})
+}
+
+func TestTheFirstHeadersDecide(t *testing.T) {
+	for contentType, native := range map[string]bool{
+		"application/grpc": true, "application/grpc+proto": true, "application/grpc;charset=utf-8": true,
+		"application/grpc-web": false, "application/grpc-web+proto": false, "application/grpc-web-text": false,
+		"application/json": false, "application/connect+proto": false, "": false,
+	} {
+		sent := withHeaders(contentType)
+		// Until the last byte, nothing tells.
+		for n := range len(sent) {
+			_, err := classify(sent[:n], 16384)
+			require.ErrorIs(t, err, errMore, "%d of %d bytes", n, len(sent))
+		}
+		got, err := classify(sent, 16384)
+		require.NoError(t, err)
+		require.Equal(t, native, got, contentType)
+	}
+	for _, other := range []string{"GET / HTTP/1.1\r\n", "PRI * HTTP/1.1", "\x16\x03\x01", "P OST"} {
+		got, err := classify([]byte(other), 16384)
+		require.NoError(t, err)
+		require.False(t, got)
+	}
+}
+
+// pieces is a connection whose reads come in given pieces.
+type pieces struct {
+	net.Conn
+	rest   [][]byte
+	sent   bytes.Buffer
+	closed bool
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.rest[0])
+	if p.rest[0] = p.rest[0][n:]; len(p.rest[0]) == 0 {
+		p.rest = p.rest[1:]
+	}
+	return n, nil
+}
+
+func (p *pieces) Write(b []byte) (int, error) { return p.sent.Write(b) }
+func (p *pieces) Close() error                { p.closed = true; return nil }
+
+// cut splits bytes at random places.
+func cut(whole []byte, random *rand.Rand) [][]byte {
+	var parts [][]byte
+	for len(whole) > 0 {
+		n := 1 + random.IntN(min(len(whole), 1+random.IntN(40)))
+		parts = append(parts, bytes.Clone(whole[:n]))
+		whole = whole[n:]
+	}
+	return parts
+}
+
+func native(t *testing.T, whole []byte, ackPending bool, seed uint64) (conn *nativeConn, wire *pieces, mixed *int) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 1))
+	parts := cut(whole, random)
+	wire = &pieces{rest: parts[1:]}
+	mixed = new(int)
+	conn = newNativeConn(found{conn: wire, read: parts[0], settingsSent: ackPending}, NativeConfig{
+		MaxConcurrentStreams: 100, MaxRequestBytes: 1 << 20, MaxHeaderBytes: 16384,
+		Budget: forward.NewBudget(1<<20, telemetry.Discard()),
+	}, func() { *mixed++ })
+	return conn, wire, mixed
+}
+
+// frames reads what a framer makes of the bytes, in short.
+func frames(t *testing.T, encoded []byte, decoder *hpack.Decoder) []string {
+	t.Helper()
+	framer := http2.NewFramer(io.Discard, bytes.NewReader(encoded))
+	framer.SetMaxReadFrameSize(1 << 20)
+	framer.ReadMetaHeaders = decoder
+	var got []string
+	for {
+		frame, err := framer.ReadFrame()
+		if errors.Is(err, io.EOF) {
+			return got
+		}
+		require.NoError(t, err)
+		text := frame.Header().Type.String()
+		switch frame := frame.(type) {
+		case *http2.RSTStreamFrame:
+			text += " " + frame.ErrCode.String()
+		case *http2.MetaHeadersFrame:
+			for _, field := range frame.Fields {
+				if field.Name == "grpc-status" || field.Name == "content-type" || field.Name == ":status" {
+					text += " " + field.Value
+				}
+			}
+		}
+		got = append(got, text)
+	}
+}
+
+func TestWhatIsNativePassesUnchanged(t *testing.T) {
+	message := func(length int) []byte {
+		return append([]byte{0, byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length)}, make([]byte, length)...)
+	}
+	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
+		_ = framer.WriteSettings()
+		for id := uint32(1); id < 9; id += 2 {
+			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block("application/grpc"), EndHeaders: true})
+			data := bytes.Join([][]byte{message(0), message(3), message(100_000), message(7)}, nil)
+			for len(data) > 0 {
+				n := min(len(data), 1000*int(id))
+				_ = framer.WriteData(id, n == len(data), data[:n])
+				data = data[n:]
+			}
+			_ = framer.WritePing(false, [8]byte{1})
+		}
+	})
+	for seed := range uint64(30) {
+		conn, wire, mixed := native(t, whole, false, seed)
+		got, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(whole, got), "seed %d", seed)
+		require.Zero(t, *mixed)
+		require.Zero(t, wire.sent.Len())
+	}
+}
+
+func TestTheAcknowledgementOfOurSettingsIsLeftOut(t *testing.T) {
+	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
+		_ = framer.WriteSettings()
+		_ = framer.WriteSettingsAck()
+		_ = framer.WriteSettingsAck()
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
+		_ = framer.WriteData(1, true, []byte("\x00\x00\x00\x00\x01x"))
+	})
+	want := []string{"SETTINGS", "SETTINGS", "HEADERS application/grpc", "DATA"}
+	for seed := range uint64(30) {
+		conn, _, _ := native(t, whole, true, seed)
+		got, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.Equal(t, want, frames(t, got[len(preface):], hpack.NewDecoder(4096, nil)), "seed %d", seed)
+
+		parts := cut(whole, rand.New(rand.NewPCG(seed, 2)))
+		got, err = io.ReadAll(newReplayConn(found{conn: &pieces{rest: parts[1:]}, read: parts[0], settingsSent: true}))
+		require.NoError(t, err)
+		require.Equal(t, want, frames(t, got[len(preface):], hpack.NewDecoder(4096, nil)), "seed %d", seed)
+	}
+}
+
+func TestALongMessageIsRefusedByItsPrefix(t *testing.T) {
+	for name, c := range map[string]struct {
+		data     [][]byte
+		answered bool
+		want     []string // for the client
+	}{
+		"in one frame":           {[][]byte{{0, 0, 0x10, 0, 1, 9}}, false, []string{"HEADERS 200 application/grpc 11", "RST_STREAM NO_ERROR"}},
+		"in three frames":        {[][]byte{{0, 0}, {0x10, 0}, {1, 9, 9}}, false, []string{"HEADERS 200 application/grpc 11", "RST_STREAM NO_ERROR"}},
+		"the second message":     {[][]byte{{0, 0, 0, 0, 1, 9, 0, 0xff, 0xff, 0xff, 0xff}}, false, []string{"HEADERS 200 application/grpc 11", "RST_STREAM NO_ERROR"}},
+		"after the first answer": {[][]byte{{0, 0, 0x10, 0, 1, 9}}, true, []string{"HEADERS 200", "HEADERS 11", "RST_STREAM NO_ERROR"}},
+		"at the limit":           {[][]byte{{0, 0, 0x10, 0, 0, 9}}, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
+				_ = framer.WriteSettings()
+				_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
+			})
+			rest := clientBytes(func(framer *http2.Framer, _ func(string) []byte) {
+				for _, data := range c.data {
+					_ = framer.WriteData(1, false, data)
+				}
+			})[len(preface):]
+			for seed := range uint64(20) {
+				conn, wire, _ := native(t, whole, false, seed)
+				_, err := io.ReadAll(conn)
+				require.NoError(t, err)
+				if c.answered {
+					answer(t, conn)
+				}
+				wire.rest = cut(rest, rand.New(rand.NewPCG(seed, 3)))
+				toServer, err := io.ReadAll(conn)
+				require.NoError(t, err)
+				require.Equal(t, c.want, frames(t, wire.sent.Bytes(), hpack.NewDecoder(4096, nil)))
+				if c.want != nil {
+					require.Contains(t, frames(t, toServer, hpack.NewDecoder(4096, nil)), "RST_STREAM CANCEL")
+				} else {
+					require.Equal(t, rest, toServer)
+				}
+			}
+		})
+	}
+}
+
+// answer is the server's headers, written in two pieces.
+func answer(t *testing.T, conn *nativeConn) {
+	t.Helper()
+	var block, frame bytes.Buffer
+	require.NoError(t, hpack.NewEncoder(&block).WriteField(hpack.HeaderField{Name: ":status", Value: "200"}))
+	require.NoError(t, http2.NewFramer(&frame, nil).WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true}))
+	for _, part := range [][]byte{frame.Bytes()[:4], frame.Bytes()[4:]} {
+		_, err := conn.Write(part)
+		require.NoError(t, err)
+	}
+}
+
+func TestACallThatIsNotNativeIsSentElsewhere(t *testing.T) {
+	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
+		_ = framer.WriteSettings()
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block("application/grpc-web+proto"), EndHeaders: true})
+		_ = framer.WriteData(3, true, []byte("\x00\x00\x00\x00\x00"))
+		_ = framer.WriteData(1, true, []byte("\x00\x00\x00\x00\x00"))
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: block("application/grpc"), EndHeaders: true})
+	})
+	for seed := range uint64(20) {
+		conn, wire, mixed := native(t, whole, false, seed)
+		got, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.Equal(t, []string{"SETTINGS", "HEADERS application/grpc", "DATA", "DATA"}, frames(t, got[len(preface):], hpack.NewDecoder(4096, nil)))
+		require.Equal(t, []string{"GOAWAY", "RST_STREAM REFUSED_STREAM", "RST_STREAM REFUSED_STREAM"}, frames(t, wire.sent.Bytes(), hpack.NewDecoder(4096, nil)))
+		require.Equal(t, 1, *mixed)
+	}
+}
+
+func TestFramesOfOurOwnWaitForTheEndOfAnother(t *testing.T) {
+	conn, wire, _ := native(t, []byte(http2.ClientPreface), false, 1)
+	ping := []byte{0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}
+	_, err := conn.Write(ping[:12])
+	require.NoError(t, err)
+	conn.send(resetFrame(1, http2.ErrCodeCancel))
+	require.Equal(t, ping[:12], wire.sent.Bytes())
+	_, err = conn.Write(ping[12:])
+	require.NoError(t, err)
+	require.Equal(t, []string{"PING", "RST_STREAM CANCEL"}, frames(t, wire.sent.Bytes(), hpack.NewDecoder(4096, nil)))
+}
+
+func TestAMessageTakesFromTheBudgetWhileItArrives(t *testing.T) {
+	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
+		_ = framer.WriteData(1, false, append([]byte{0, 0, 0x04, 0, 0}, make([]byte, 100)...)) // 256 KiB, of which 100 bytes came
+	})
+	full := func(conn *nativeConn) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		give, err := conn.config.Budget.Take(ctx, 1<<20)
+		if err == nil {
+			give()
+		}
+		return err != nil
+	}
+	for name, end := range map[string]func(conn *nativeConn, wire *pieces){
+		"it is complete": func(_ *nativeConn, wire *pieces) {
+			wire.rest = cut(clientBytes(func(framer *http2.Framer, _ func(string) []byte) {
+				for rest := 0x40000 - 100; rest > 0; rest -= min(rest, 16384) {
+					_ = framer.WriteData(1, false, make([]byte, min(rest, 16384)))
+				}
+			})[len(preface):], rand.New(rand.NewPCG(1, 4)))
+		},
+		"the client resets it":  func(_ *nativeConn, wire *pieces) { wire.rest = [][]byte{resetFrame(1, http2.ErrCodeCancel)} },
+		"the server ends it":    func(conn *nativeConn, _ *pieces) { _, _ = conn.Write(statusFrames(1, false, errors.New("x"))) },
+		"the connection closes": func(conn *nativeConn, _ *pieces) { _ = conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, wire, _ := native(t, whole, false, 1)
+			_, err := io.ReadAll(conn)
+			require.NoError(t, err)
+			require.True(t, full(conn))
+			end(conn, wire)
+			_, err = io.ReadAll(conn)
+			require.NoError(t, err)
+			require.False(t, full(conn))
+		})
+	}
+}
+
+func TestTheInspectionSurvivesAnyBytes(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 5))
+		noise := make([]byte, random.IntN(4000))
+		for i := range noise {
+			noise[i] = byte(random.Uint32())
+			if random.IntN(3) > 0 {
+				noise[i] %= 10 // short frames of known types
+			}
+		}
+		conn, _, _ := native(t, append([]byte(http2.ClientPreface), noise...), seed%2 == 0, seed)
+		_, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+	}
+}
+
+func FuzzClassify(f *testing.F) {
+	f.Add(withHeaders("application/grpc"))
+	f.Add([]byte("POST / HTTP/1.1\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, read []byte) { _, _ = classify(read, 16384) })
+}
