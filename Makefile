@@ -2,7 +2,7 @@
 GO      ?= go
 MODULES := proto pkg services/publisher services/reader services/streamer services/gateway cmd tests
 # Not in the workspace: the requirements of Helm and Kubernetes would choose versions for everything else.
-ALONE   := tests/deploy
+ALONE   := tests/deploy tests/dashboards tools/dashpicture
 ROLES   := publisher reader streamer gateway
 # Every package of every module, as patterns that work in the workspace.
 ALL     := $(MODULES:%=./%/...)
@@ -24,7 +24,7 @@ build: ## Build every program into bin/
 	@$(GO) build -o bin/ ./cmd/devstack ./cmd/xmtpctl $(foreach r,$(ROLES),./services/$(r)/cmd/$(r))
 
 test: ## Run every test; installs PostgreSQL, a C compiler, nginx and Chromium if they are missing
-	@tools/need postgresql gcc nginx chromium node
+	@tools/need postgresql gcc nginx chromium node prometheus
 	@$(GO) test -race -timeout 20m $(ALL)
 	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GO) test -race -timeout 20m ./... ) || exit 1; done
 
@@ -42,6 +42,7 @@ generated:
 	@echo "generated code is fresh"
 	@tools/fresh
 	@$(GO) run ./cmd/configdoc -check
+	@$(GO) run ./cmd/metricsdoc -check
 
 helm:
 	@echo "the chart lints, renders with every values file and decodes strictly"

@@ -57,7 +57,12 @@ type builder struct {
 
 type made struct {
 	Description
-	counter metric.Int64Counter // nil for other types
+	adder adder // nil where nothing is added up
+}
+
+// adder is a counter of either kind.
+type adder interface {
+	Add(ctx context.Context, by int64, options ...metric.AddOption)
 }
 
 func (b *builder) err() error { return errors.Join(b.errs...) }
@@ -65,20 +70,20 @@ func (b *builder) err() error { return errors.Join(b.errs...) }
 // in says which roles record the instruments that follow.
 func (b *builder) in(roles ...string) { b.roles = roles }
 
-// zero gives the counters of a role their first value, where the labels are
-// known: a rate or an increase needs a value before the first event.
+// zero gives what a role adds up its first value, where the labels are known: a
+// rate or an increase needs a value before the first event.
 func (b *builder) zero(role string) {
 	ctx := context.Background()
 	for _, i := range b.made {
-		if i.counter == nil || !slices.Contains(i.Roles, role) {
+		if i.adder == nil || !slices.Contains(i.Roles, role) {
 			continue
 		}
 		switch len(i.Labels) {
 		case 0:
-			i.counter.Add(ctx, 0)
+			i.adder.Add(ctx, 0)
 		case 1:
 			for _, value := range i.Labels[0].Values {
-				i.counter.Add(ctx, 0, metric.WithAttributes(attribute.String(i.Labels[0].Name, value)))
+				i.adder.Add(ctx, 0, metric.WithAttributes(attribute.String(i.Labels[0].Name, value)))
 			}
 		}
 	}
@@ -86,13 +91,11 @@ func (b *builder) zero(role string) {
 
 func keep[T any](b *builder, instrument T, err error, name, kind, meaning string, labels []Label) T {
 	b.errs = append(b.errs, err)
-	counter, _ := any(instrument).(metric.Int64Counter)
-	if kind != "counter" {
-		counter = nil
-	} else {
+	if kind == "counter" {
 		name += "_total"
 	}
-	b.made = append(b.made, made{Description{name, kind, meaning, slices.Clone(labels), b.roles}, counter})
+	adds, _ := any(instrument).(adder)
+	b.made = append(b.made, made{Description{name, kind, meaning, slices.Clone(labels), b.roles}, adds})
 	return instrument
 }
 
