@@ -1,30 +1,38 @@
-// Package console is a small page for people: the backend's health, its
-// configuration and a live tail of topics. It uses the public API and nothing
+// Package console is a small page for people: whether the backend answers, its
+// configuration and a live tail of a topic. It uses the public API and nothing
 // else, so it shows what any client could read.
 package console
 
 import (
-	_ "embed"
+	"embed"
+	"io/fs"
 	"net/http"
 )
 
-//go:embed console.html
-var page []byte
+//go:embed page
+var embedded embed.FS
 
-// Handler serves the page on / and nothing anywhere else.
+// policy keeps the page to its own origin: all that it needs is served here.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// Handler serves the page on / with its script and style.
 func Handler() http.Handler {
+	page, err := fs.Sub(embedded, "page")
+	if err != nil {
+		panic(err) // the path is a constant and valid
+	}
+	files := http.FileServerFS(page)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		header := w.Header()
-		header.Set("Content-Type", "text/html; charset=utf-8")
-		header.Set("Cache-Control", "no-cache")
-		header.Set("X-Content-Type-Options", "nosniff")
-		header.Set("Referrer-Policy", "no-referrer")
-		// All that the page needs is in it; it calls its own origin only.
-		header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "+
-			"img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-		// A client that is gone needs no page.
-		_, _ = w.Write(page)
-	})
+	for _, path := range []string{"GET /{$}", "GET /console.css", "GET /console.js"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			header := w.Header()
+			header.Set("Cache-Control", "no-cache")
+			header.Set("Content-Security-Policy", policy)
+			header.Set("Referrer-Policy", "no-referrer")
+			header.Set("X-Content-Type-Options", "nosniff")
+			files.ServeHTTP(w, r)
+		})
+	}
 	return mux
 }
