@@ -52,8 +52,11 @@ var Workloads = []struct {
 // Config describes a run.
 type Config struct {
 	Endpoint string
-	TLS      bool
-	Workload Workload
+	// PublishEndpoint is where publishes go; empty is Endpoint. It lets streams be
+	// opened at a role.
+	PublishEndpoint string
+	TLS             bool
+	Workload        Workload
 	// Warmup runs before Duration and is not counted.
 	Warmup, Duration time.Duration
 	// Concurrency is how many callers wait for their answers at the same time.
@@ -172,8 +175,10 @@ type run struct {
 	config   Config
 	progress func(Point)
 	conns    []*grpc.ClientConn
-	messages []message
-	made     atomic.Uint64
+	// publishConns are conns unless publishes go elsewhere.
+	publishConns []*grpc.ClientConn
+	messages     []message
+	made         atomic.Uint64
 	// calledLatency is of calls, deliveryLatency from publish call to arrival.
 	called, delivered *recorder
 	counting          atomic.Bool
@@ -205,36 +210,50 @@ func newRun(config Config, progress func(Point)) (*run, error) {
 	if config.TLS {
 		transport = credentials.NewTLS(nil)
 	}
-	for range config.Connections {
-		conn, err := grpc.NewClient(config.Endpoint, grpc.WithTransportCredentials(transport),
-			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rpc.Codec{}), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
-		if err != nil {
-			r.close()
-			return nil, fmt.Errorf("reach %s: %w", config.Endpoint, err)
+	dial := func(endpoint string) (conns []*grpc.ClientConn, err error) {
+		for range config.Connections {
+			conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(transport),
+				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rpc.Codec{}), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
+			if err != nil {
+				return conns, fmt.Errorf("reach %s: %w", endpoint, err)
+			}
+			conns = append(conns, conn)
 		}
-		r.conns = append(r.conns, conn)
+		return conns, nil
 	}
 	var err error
+	if r.conns, err = dial(config.Endpoint); err != nil {
+		r.close()
+		return nil, err
+	}
+	r.publishConns = r.conns
+	if config.PublishEndpoint != "" {
+		if r.publishConns, err = dial(config.PublishEndpoint); err != nil {
+			r.close()
+			return nil, err
+		}
+	}
 	r.messages, err = newMessages(config)
 	return r, err
 }
 
 func (r *run) close() {
-	for _, conn := range r.conns {
-		_ = conn.Close()
+	for _, conn := range append(r.conns, r.publishConns...) {
+		_ = conn.Close() // a second time does nothing
 	}
 }
 
 // caller is one of the concurrent callers.
 type caller struct {
-	number int
-	conn   *grpc.ClientConn
+	conn, publishConn *grpc.ClientConn
+
 	random *rand.Rand
 	zipf   *rand.Zipf
 }
 
 func (r *run) caller(i int) *caller {
-	c := &caller{number: i, conn: r.conns[i%len(r.conns)], random: rand.New(rand.NewPCG(r.config.Seed, uint64(i)))}
+	c := &caller{conn: r.conns[i%len(r.conns)], publishConn: r.publishConns[i%len(r.publishConns)],
+		random: rand.New(rand.NewPCG(r.config.Seed, uint64(i)))}
 	if r.config.Skew > 1 {
 		c.zipf = rand.NewZipf(c.random, r.config.Skew, 1, uint64(len(r.messages)-1))
 	}

@@ -78,7 +78,7 @@ func TestSkewFavoursSomeTopics(t *testing.T) {
 	messages, err := newMessages(config)
 	require.NoError(t, err)
 	counts := make([]int, 100)
-	c := (&run{config: config, messages: messages, conns: make([]*grpc.ClientConn, 1)}).caller(0)
+	c := (&run{config: config, messages: messages, conns: make([]*grpc.ClientConn, 1), publishConns: make([]*grpc.ClientConn, 1)}).caller(0)
 	for range 10_000 {
 		counts[c.pick(100)]++
 	}

@@ -106,7 +106,7 @@ func invoke(ctx context.Context, conn *grpc.ClientConn, method string, request [
 }
 
 func (r *run) publishOnce(ctx context.Context, c *caller) (int, error) {
-	_, err := invoke(ctx, c.conn, publishMethod, r.request(c, r.config.PerRequest))
+	_, err := invoke(ctx, c.publishConn, publishMethod, r.request(c, r.config.PerRequest))
 	return r.config.PerRequest, err
 }
 
@@ -120,7 +120,7 @@ func (r *run) fill(ctx context.Context) error {
 		if envelopes == 0 {
 			return nil
 		}
-		_, err := invoke(ctx, r.conns[0], publishMethod, request)
+		_, err := invoke(ctx, r.publishConns[0], publishMethod, request)
 		done += envelopes
 		request, envelopes = nil, 0
 		if done%(total/10+1) < preparationLength {

@@ -107,7 +107,7 @@ func (r *run) register(ctx context.Context) ([]byte, error) {
 	for range knownInboxes {
 		client := kit.Client()
 		request := encode(&backendv1.PublishRequest{Envelopes: []*backendv1.ClientEnvelope{client.Registration(time.Now())}})
-		if _, err := invoke(ctx, r.conns[0], publishMethod, request); err != nil {
+		if _, err := invoke(ctx, r.publishConns[0], publishMethod, request); err != nil {
 			return nil, fmt.Errorf("register an inbox: %w", err)
 		}
 		if len(lookup.Requests) < lookupsOfCall {

@@ -25,6 +25,8 @@ type Options struct {
 	Duration time.Duration
 	// Only are the parts that break; none is all of them.
 	Only []string
+	// Binaries is a folder with the programs of the roles; empty builds them.
+	Binaries string
 	// BuildArguments go to go build, such as -overlay.
 	BuildArguments []string
 	// Environment is for the roles.
@@ -49,12 +51,15 @@ func Run(ctx context.Context, options Options) (_ *report.Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	binaries := filepath.Join(dir, "bin")
-	say(options.Out, "building the roles")
-	if err := fault.Build(ctx, binaries, options.BuildArguments...); err != nil {
-		return nil, err
+	binaries := options.Binaries
+	if binaries == "" {
+		binaries = filepath.Join(dir, "bin")
+		say(options.Out, "building the roles")
+		if err := fault.Build(ctx, binaries, options.BuildArguments...); err != nil {
+			return nil, err
+		}
 	}
-	say(options.Out, "starting PostgreSQL, its replica, NATS and six processes of roles; seed %d", options.Seed)
+	say(options.Out, "starting PostgreSQL, its replica, NATS and six processes of the roles; seed %d", options.Seed)
 	cluster, err := fault.Start(ctx, fault.Options{Dir: dir, Binaries: binaries, Publishers: 2, Streamers: 2, Environment: options.Environment})
 	if err != nil {
 		return nil, err

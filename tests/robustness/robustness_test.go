@@ -32,7 +32,7 @@ func TestChaosShort(t *testing.T) {
 	if given := os.Getenv(seedVariable); given != "" {
 		require.NoError(t, json.Unmarshal([]byte(given), &seed))
 	}
-	r, err := robustness.Run(t.Context(), robustness.Options{Seed: seed, Duration: time.Minute, Out: lines{t}})
+	r, err := robustness.Run(t.Context(), robustness.Options{Seed: seed, Duration: time.Minute, Binaries: binaries, Out: lines{t}})
 	require.NoError(t, err)
 	require.NoError(t, r.Markdown(lines{t}))
 	require.Greater(t, r.Counts.Delivered, r.Rows, "there are six streams")

@@ -182,6 +182,8 @@ func drop(events []check.Event, at int) []check.Event {
 // An announced loss excuses a missing row, and nothing else.
 func TestAnAnnouncedLossIsNoViolation(t *testing.T) {
 	h := correct()
+	h.Pages = append(h.Pages, check.Page{Cursors: map[topic.Topic]topic.SequenceID{inboxA: 0}, Envelopes: of(h, 5, 7)})
+	h.Streams = append(h.Streams, check.Stream{Events: append([]check.Event{{Kind: check.Registered, Topic: inboxA, Target: 7}}, deliveries(h, 5, 7)...)})
 	h.Table, h.Heads[inboxA] = h.Table[:6], 5
 	require.NotEmpty(t, check.All(h))
 	h.Lost[7] = true

@@ -68,7 +68,7 @@ func topicOrder(h *History, x *index, r *report) {
 	}
 	acknowledged := acknowledgedAt(h, x)
 	for i := range h.Pages {
-		page(&h.Pages[i], x, acknowledged, r)
+		page(&h.Pages[i], h, x, acknowledged, r)
 	}
 	for _, seen := range h.Newest {
 		if row := x.byID[seen.Meta.SequenceID]; (row == nil || row.Envelope != seen) && !h.Lost[seen.Meta.SequenceID] {
@@ -164,7 +164,7 @@ func acknowledgedAt(h *History, x *index) map[topic.SequenceID]time.Duration {
 const lookAhead = 256
 
 // page checks one query: a run of each topic's rows from its cursor on.
-func page(p *Page, x *index, acknowledged map[topic.SequenceID]time.Duration, r *report) {
+func page(p *Page, h *History, x *index, acknowledged map[topic.SequenceID]time.Duration, r *report) {
 	next := map[topic.Topic][]*Row{}
 	for name, cursor := range p.Cursors {
 		next[name] = x.above(name, cursor)
@@ -175,6 +175,9 @@ func page(p *Page, x *index, acknowledged map[topic.SequenceID]time.Duration, r 
 		if !asked {
 			r.add("a query returned topic %x, which it was not asked for", string(name))
 			return
+		}
+		if h.Lost[seen.Meta.SequenceID] {
+			continue
 		}
 		if len(rows) == 0 || rows[0].Envelope != seen {
 			expected := "nothing"

@@ -30,6 +30,7 @@ type Recorder struct {
 	seen      check.History
 	counts    Counts
 	lastAck   time.Duration
+	highest   topic.SequenceID
 	surprises []string
 }
 
@@ -60,6 +61,13 @@ func (r *Recorder) Counts() Counts {
 	c := r.counts
 	c.Codes = maps.Clone(c.Codes)
 	return c
+}
+
+// Highest is the highest sequence id that any client has seen so far.
+func (r *Recorder) Highest() topic.SequenceID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.highest
 }
 
 // Surprises are answers that no fault explains, such as a valid envelope refused.
@@ -96,6 +104,9 @@ func (r *Recorder) acknowledged(begun time.Duration, sent []check.Hash, response
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen.Publishes = append(r.seen.Publishes, publish)
+	for _, meta := range publish.Metas {
+		r.highest = max(r.highest, meta.SequenceID)
+	}
 	r.counts.Acknowledged++
 	r.counts.Envelopes += len(sent)
 	r.counts.LongestPause = max(r.counts.LongestPause, publish.Ended-r.lastAck)
