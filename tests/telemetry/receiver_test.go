@@ -1,0 +1,111 @@
+package telemetry_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metricscollector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	tracecollector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	metrics "go.opentelemetry.io/proto/otlp/metrics/v1"
+	traces "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// receiver takes OTLP over gRPC as a collector does, and keeps all of it.
+type receiver struct {
+	tracecollector.UnimplementedTraceServiceServer
+	mu       sync.Mutex
+	spans    []span
+	metrics  map[string]bool
+	exported [][]byte
+}
+
+// span is one that was received, with its role.
+type span struct {
+	*traces.Span
+	role string
+}
+
+// metricsReceiver is the other service: both have a method called Export.
+type metricsReceiver struct {
+	metricscollector.UnimplementedMetricsServiceServer
+	*receiver
+}
+
+func startReceiver(t *testing.T) (*receiver, string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r := &receiver{metrics: map[string]bool{}}
+	server := grpc.NewServer()
+	tracecollector.RegisterTraceServiceServer(server, r)
+	metricscollector.RegisterMetricsServiceServer(server, metricsReceiver{receiver: r})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	return r, "http://" + listener.Addr().String()
+}
+
+// Export implements the trace service.
+func (r *receiver) Export(_ context.Context, request *tracecollector.ExportTraceServiceRequest) (*tracecollector.ExportTraceServiceResponse, error) {
+	r.keep(request)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, resource := range request.GetResourceSpans() {
+		role := ""
+		for _, attribute := range resource.GetResource().GetAttributes() {
+			if attribute.GetKey() == "role" {
+				role = attribute.GetValue().GetStringValue()
+			}
+		}
+		for _, scope := range resource.GetScopeSpans() {
+			for _, s := range scope.GetSpans() {
+				r.spans = append(r.spans, span{s, role})
+			}
+		}
+	}
+	return &tracecollector.ExportTraceServiceResponse{}, nil
+}
+
+// Export implements the metrics service.
+func (r metricsReceiver) Export(_ context.Context, request *metricscollector.ExportMetricsServiceRequest) (*metricscollector.ExportMetricsServiceResponse, error) {
+	r.keep(request)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, resource := range request.GetResourceMetrics() {
+		for _, scope := range resource.GetScopeMetrics() {
+			for _, m := range scope.GetMetrics() {
+				r.receiver.metrics[promName(m)] = true
+			}
+		}
+	}
+	return &metricscollector.ExportMetricsServiceResponse{}, nil
+}
+
+// promName is the metric's name in Prometheus.
+func promName(m *metrics.Metric) string {
+	if m.GetSum().GetIsMonotonic() {
+		return m.GetName() + "_total"
+	}
+	return m.GetName()
+}
+
+func (r *receiver) keep(request proto.Message) {
+	encoded, err := proto.Marshal(request)
+	if err != nil {
+		panic(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.exported = append(r.exported, encoded)
+}
