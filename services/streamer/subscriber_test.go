@@ -28,7 +28,6 @@ type subscriber struct {
 	total      int
 	applied    map[uint64][]*backendv1.CatchupTarget
 	pongs      []uint64
-	frames     [][]*backendv1.ServerEnvelope
 	disorder   string
 	onEnvelope func(*backendv1.ServerEnvelope)
 	silent     bool // do not answer pings
@@ -89,7 +88,6 @@ func (s *subscriber) take(frame *backendv1.SubscribeResponse) {
 		if len(f.Messages.Envelopes) == 0 {
 			s.disorder = "an empty frame"
 		}
-		s.frames = append(s.frames, f.Messages.Envelopes)
 		for _, e := range f.Messages.Envelopes {
 			name, id := topic.Topic(e.Meta.Topic.Topic), topic.SequenceID(e.Meta.Cursor.SequenceId)
 			if ids := s.got[name]; len(ids) > 0 && ids[len(ids)-1] >= id {

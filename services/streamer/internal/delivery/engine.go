@@ -89,17 +89,20 @@ func (e *Engine) Notice(name topic.Topic, previous topic.SequenceID, envelope *E
 	id := envelope.SequenceID
 	t.known = max(t.known, id)
 	carries := len(envelope.Encoded) > 0
-	late := false // some registration cannot take it now
+	late := false // some registration can take it soon, but not now
 	for _, r := range t.registrations {
-		switch {
-		case r.session.err != nil || r.floor >= id:
-		case r.state != current:
-			late = true
-		case carries && previous <= r.floor && e.admitLive(r, envelope):
-		default:
-			late = true
+		if r.session.err != nil || r.floor >= id {
+			continue
+		}
+		if r.state == current {
+			if carries && previous <= r.floor && e.admitLive(r, envelope) {
+				continue
+			}
 			e.fallBehind(r)
 		}
+		// For a session without room the database keeps it: a client that does not
+		// read must not push out what others need.
+		late = late || !r.session.full
 	}
 	if late && carries {
 		e.keep(t, envelope, previous)
