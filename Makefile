@@ -24,7 +24,7 @@ build: ## Build every program into bin/
 	@$(GO) build -o bin/ ./cmd/devstack ./cmd/xmtpctl $(foreach r,$(ROLES),./services/$(r)/cmd/$(r))
 
 test: ## Run every test; installs PostgreSQL, a C compiler, nginx and Chromium if they are missing
-	@tools/need postgresql gcc nginx chromium node prometheus
+	@tools/need postgresql gcc nginx chromium node prometheus libfaketime
 	@$(GO) test -race -timeout 20m $(ALL)
 	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GO) test -race -timeout 20m ./... ) || exit 1; done
 
@@ -55,6 +55,19 @@ standalone:
 tidy: ## Tidy every module
 	@for m in $(MODULES) $(ALONE); do (cd $$m && GOWORK=off $(GO) mod tidy) || exit 1; done
 	@$(GO) work sync
+
+bench: build ## Measure the backend against pgbench, pgx and grpc-go; BENCH holds flags
+	@$(GO) build -o bin/bench ./cmd/bench/suite
+	@bin/bench $(BENCH)
+
+chaos: ## Break every part at random for 30 minutes; CHAOS holds flags, such as "-seed 1 -duration 5m"
+	@tools/need postgresql
+	@$(GO) run ./tests/robustness/chaos -report docs/chaos.md $(CHAOS)
+
+FUZZTIME ?= 30s
+fuzz: ## Fuzz every parser, and every RPC through the gateway, for FUZZTIME each
+	@tools/need postgresql gcc
+	@tools/fuzz $(FUZZTIME)
 
 clean: ## Remove what was built and the dev stack's data
 	@rm -rf bin .data
