@@ -1,0 +1,157 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/xmtp-selfhosted/backend/pkg/notice"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script is an instance and a hub that remember what they were asked: which
+// windows are read is what these tests are about.
+type script struct {
+	base    store.Baseline
+	pinErr  error
+	err     error
+	high    uint64
+	xmax    uint64
+	windows []store.SweepWindow
+	hints   []uint64
+	events  []string
+	pages   [][]store.SweepRow
+}
+
+func (s *script) Pin(context.Context) (store.Baseline, error) {
+	if s.pinErr == nil {
+		s.base.Epoch++
+	}
+	return s.base, s.pinErr
+}
+
+func (s *script) Verify(context.Context) error { return s.err }
+
+func (s *script) Sweep(_ context.Context, window store.SweepWindow, _ int) (store.SweepPage, error) {
+	if s.err != nil {
+		return store.SweepPage{}, s.err
+	}
+	s.windows = append(s.windows, window)
+	page := store.SweepPage{High: s.high, Xmax: s.xmax}
+	if window.High > 0 {
+		page.High = window.High
+	}
+	if len(s.pages) > 0 {
+		page.Rows, s.pages = s.pages[0], s.pages[1:]
+		page.More = len(s.pages) > 0
+	}
+	return page, nil
+}
+
+func (s *script) Hint(_ context.Context, from uint64, _ int) (store.SweepPage, error) {
+	s.hints = append(s.hints, from)
+	return store.SweepPage{}, nil
+}
+
+func (s *script) Found(notice.Lineage)         { s.events = append(s.events, "found") }
+func (s *script) Lost()                        { s.events = append(s.events, "lost") }
+func (s *script) Reset()                       { s.events = append(s.events, "reset") }
+func (s *script) Raise([]store.SweepRow) int64 { return 0 }
+func (s *script) Tick(time.Time)               {}
+
+func run(t *testing.T, s *script, test func(serving *bool)) {
+	synctest.Test(t, func(t *testing.T) {
+		serving := false
+		sweeper := New(Config{Interval: 250 * time.Millisecond, PageRows: 2}, Deps{
+			Instance: s, Hub: s, Metrics: telemetry.Discard(), Logger: slog.New(slog.DiscardHandler), Serving: func(on bool) { serving = on },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- sweeper.Run(ctx) }()
+		synctest.Wait()
+		test(&serving)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+func step() {
+	time.Sleep(250 * time.Millisecond)
+	synctest.Wait()
+}
+
+func TestWindowsFollowEachOther(t *testing.T) {
+	s := &script{base: store.Baseline{Xmin: 10}, high: 15, xmax: 15}
+	run(t, s, func(serving *bool) {
+		require.True(t, *serving)
+		step()
+		require.Equal(t, store.SweepWindow{Low: 10}, s.windows[0])
+		s.high, s.xmax = 20, 20
+		s.pages = [][]store.SweepRow{{{CommitXID: 16}}, {{CommitXID: 17}}, {}}
+		step()
+		step()
+		require.Equal(t, []store.SweepWindow{{Low: 10}, {Low: 15},
+			{Low: 15, High: 20, After: store.SweepRow{CommitXID: 16}}, {Low: 15, High: 20, After: store.SweepRow{CommitXID: 17}}, {Low: 20}}, s.windows)
+		require.Empty(t, s.hints, "a window that saw everything needs no hint")
+	})
+}
+
+func TestHintsStartASecondBack(t *testing.T) {
+	s := &script{base: store.Baseline{Xmin: 10}, high: 10, xmax: 12}
+	run(t, s, func(*bool) {
+		for range 12 {
+			step()
+			s.xmax += 10
+		}
+		require.Equal(t, []uint64{10, 10, 10, 10}, s.hints[:4], "at first from the pin")
+		require.Equal(t, s.xmax-10-40, s.hints[len(s.hints)-1])
+		for _, w := range s.windows {
+			require.EqualValues(t, 10, w.Low, "a hint moves no window")
+		}
+	})
+}
+
+func TestAReconnectStartsAtTheLowerEnd(t *testing.T) {
+	for name, c := range map[string]struct{ xmin, low uint64 }{"behind": {30, 30}, "ahead": {90, 50}} {
+		t.Run(name, func(t *testing.T) {
+			s := &script{base: store.Baseline{Xmin: 10}, high: 50, xmax: 50}
+			run(t, s, func(serving *bool) {
+				step()
+				s.err, s.pinErr = errors.New("gone"), errors.New("gone")
+				step()
+				require.False(t, *serving)
+				s.err, s.pinErr, s.base.Xmin, s.windows = nil, nil, c.xmin, nil
+				step()
+				require.True(t, *serving)
+				step()
+				require.Equal(t, c.low, s.windows[0].Low)
+				require.Equal(t, []string{"found", "lost", "found"}, s.events)
+			})
+		})
+	}
+}
+
+func TestAnotherLineageResetsBeforeItIsFound(t *testing.T) {
+	s := &script{base: store.Baseline{Xmin: 10, Instance: store.Instance{Timeline: 1}}, high: 50, xmax: 50}
+	run(t, s, func(*bool) {
+		step()
+		s.base.Instance.Timeline = 2
+		s.base.Xmin = 500
+		s.windows = nil
+		s.err = &store.InstanceChangedError{}
+		step()
+		s.err = nil
+		step()
+		require.Equal(t, []string{"found", "lost", "reset", "found"}, s.events)
+		require.EqualValues(t, 500, s.windows[0].Low)
+	})
+}
