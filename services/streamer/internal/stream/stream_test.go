@@ -97,7 +97,11 @@ func TestReceivedFramesAreProcessedBeforeATimeout(t *testing.T) {
 		w.pong(ping.Nonce)
 		time.Sleep(100 * time.Second)
 		close(db.hold)
-		require.EqualValues(t, 1, w.next().GetApplied().GetId())
+		f := w.next()
+		if f.GetPing() != nil { // the next one is due by now
+			f = w.next()
+		}
+		require.EqualValues(t, 1, f.GetApplied().GetId())
 		w.hangUp(h)
 	})
 }
