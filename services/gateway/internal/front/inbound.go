@@ -19,6 +19,9 @@ const (
 	roomStep = 256 << 10
 	// roomPatience is how long a connection waits for room.
 	roomPatience = 10 * time.Second
+	// smallBuffer is for connections that carry small messages or nothing.
+	smallBuffer = 4 << 10
+	largeBuffer = 32 << 10
 	// maxHeaderBlock bounds the frames of one header block that are held.
 	maxHeaderBlock = 64 << 10
 )
@@ -69,8 +72,11 @@ func (c *nativeConn) fill() error {
 		in.begin, in.checked = 0, 0
 	}
 	in.buffer = in.buffer[:cap(in.buffer)]
-	if in.end == len(in.buffer) {
-		in.buffer = append(in.buffer, make([]byte, max(2048, len(in.buffer)))...)
+	switch {
+	case in.end == len(in.buffer), len(in.buffer) < smallBuffer:
+		in.grow(max(smallBuffer, 2*len(in.buffer)))
+	case in.passing > len(in.buffer) && len(in.buffer) < largeBuffer:
+		in.grow(largeBuffer) // a long message: fewer and larger reads
 	}
 	n, err := c.Conn.Read(in.buffer[in.end:])
 	in.end += n
@@ -78,6 +84,12 @@ func (c *nativeConn) fill() error {
 		return nil
 	}
 	return err
+}
+
+func (in *inbound) grow(size int) {
+	grown := make([]byte, size)
+	copy(grown, in.buffer[:in.end])
+	in.buffer = grown
 }
 
 // inspect looks at the next frame, when everything before it was handed over. It
