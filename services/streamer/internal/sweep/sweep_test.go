@@ -77,10 +77,12 @@ func run(t *testing.T, s *script, test func(serving *bool)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- sweeper.Run(ctx) }()
+		defer func() {
+			cancel()
+			require.NoError(t, <-done)
+		}()
 		synctest.Wait()
 		test(&serving)
-		cancel()
-		require.NoError(t, <-done)
 	})
 }
 
@@ -99,7 +101,7 @@ func TestWindowsFollowEachOther(t *testing.T) {
 		s.pages = [][]store.SweepRow{{{CommitXID: 16}}, {{CommitXID: 17}}, {}}
 		step()
 		step()
-		require.Equal(t, []store.SweepWindow{{Low: 10}, {Low: 15},
+		require.Equal(t, []store.SweepWindow{{Low: 10}, {Low: 15}, {Low: 15},
 			{Low: 15, High: 20, After: store.SweepRow{CommitXID: 16}}, {Low: 15, High: 20, After: store.SweepRow{CommitXID: 17}}, {Low: 20}}, s.windows)
 		require.Empty(t, s.hints, "a window that saw everything needs no hint")
 	})
