@@ -71,7 +71,9 @@ func (c *canvas) title(s string, source *source) {
 	c.text(c.img.Bounds().Dx()-len(note)*letter-2*gap, 25, note, grey)
 }
 
-func (c *canvas) heading(box image.Rectangle, s string) { c.text(box.Min.X+gap, box.Max.Y-6, "v "+s, ink) }
+func (c *canvas) heading(box image.Rectangle, s string) {
+	c.text(box.Min.X+gap, box.Max.Y-6, "v "+s, ink)
+}
 
 func (c *canvas) stat(box image.Rectangle, title, unit string, lines []line) {
 	c.fill(box, paper)

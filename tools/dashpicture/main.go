@@ -18,9 +18,10 @@ func main() {
 	prometheus := flag.String("prometheus", "http://127.0.0.1:9090", "URL of Prometheus")
 	from := flag.String("dashboards", "deploy/k8s/files/dashboards", "folder of dashboards")
 	to := flag.String("out", "docs/pictures", "folder for the pictures")
-	last := flag.Duration("last", 5*time.Minute, "the time to draw, up to now")
+	last := flag.Duration("last", 5*time.Minute, "the time to draw")
+	ago := flag.Duration("ago", 0, "how long ago that time ended")
 	flag.Parse()
-	if err := run(*prometheus, *from, *to, *last); err != nil {
+	if err := run(*prometheus, *from, *to, *last, *ago); err != nil {
 		fmt.Fprintln(os.Stderr, "dashpicture:", err)
 		os.Exit(1)
 	}
@@ -44,12 +45,12 @@ type panel struct {
 	Targets []struct{ Expr, LegendFormat string }
 }
 
-func run(prometheus, from, to string, last time.Duration) error {
+func run(prometheus, from, to string, last, ago time.Duration) error {
 	paths, err := filepath.Glob(filepath.Join(from, "*.json"))
 	if err != nil || len(paths) == 0 {
 		return fmt.Errorf("found no dashboards in %s: %w", from, err)
 	}
-	source := &source{url: prometheus, end: time.Now(), last: last}
+	source := &source{url: prometheus, end: time.Now().Add(-ago), last: last}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
