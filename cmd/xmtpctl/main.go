@@ -50,7 +50,7 @@ func newRoot(out io.Writer) *cobra.Command {
 	root.PersistentFlags().BoolVar(&a.tls, "tls", false, "use TLS, as for a public endpoint")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, one value a line")
 	root.AddCommand(a.publishCommand(), a.queryCommand(), a.newestCommand(), a.tailCommand(), a.inboxCommand(),
-		a.configCommand(), a.healthCommand(), a.demoCommand(), a.benchCommand())
+		a.configCommand(), a.healthCommand(), a.demoCommand(), a.benchCommand(), a.doctorCommand())
 	return root
 }
 

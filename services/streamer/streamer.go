@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -57,6 +58,9 @@ func (c Config) Validate() error {
 	}
 	if c.ReplicaURL != "" {
 		errs = append(errs, c.ReplicaURL.CheckURL("REPLICA_URL", "postgres", "postgresql"))
+	}
+	if strings.Contains(c.ReplicaURL.Reveal(), ",") {
+		errs = append(errs, errors.New("XMTP_REPLICA_URL holds several servers, expected exactly one for a streamer"))
 	}
 	if c.PrimaryURL != "" || c.ReplicaURL == "" {
 		errs = append(errs, c.PrimaryURL.CheckURL("PRIMARY_URL", "postgres", "postgresql"))
