@@ -24,7 +24,7 @@ build: ## Build every program into bin/
 	@$(GO) build -o bin/ ./cmd/devstack ./cmd/xmtpctl $(foreach r,$(ROLES),./services/$(r)/cmd/$(r))
 
 test: ## Run every test; installs PostgreSQL, a C compiler, nginx and Chromium if they are missing
-	@tools/need postgresql gcc nginx chromium node prometheus libfaketime
+	@tools/need postgresql gcc nginx chromium node curl prometheus libfaketime
 	@$(GO) test -race -timeout 20m $(ALL)
 	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GO) test -race -timeout 20m ./... ) || exit 1; done
 
@@ -32,7 +32,7 @@ check: lint generated helm standalone ## Lint, check that generated files are fr
 
 lint:
 	@echo "lint"
-	@$(GOLANGCI_LINT) run $(ALL)
+	@$(GOLANGCI_LINT) run --allow-parallel-runners $(ALL)
 	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GOLANGCI_LINT) run ./... ) || exit 1; done
 
 generate: ## Generate the Go code of proto/
