@@ -104,7 +104,7 @@ func (p tab) screenshot(t *testing.T) []byte {
 	t.Helper()
 	var picture []byte
 	require.NoError(t, p.within(func(ctx context.Context) (err error) {
-		picture, err = chromedp.Run(ctx, chromedp.CaptureScreenshot())
+		picture, err = chromedp.Run(ctx, chromedp.FullScreenshot(100))
 		return err
 	}))
 	return picture

@@ -141,8 +141,9 @@ function showConfiguration(configuration) {
   document.title = configuration.identifier;
   const least = configuration.minLibxmtpVersion ? `, clients from ${configuration.minLibxmtpVersion}` : "";
   byId("versions").textContent = `XMTP backend ${configuration.serverVersion}${least}`;
+  const retention = Object.entries(configuration.retention).map(([name, value]) => ["retentionOf" + name[0].toUpperCase() + name.slice(1), value]);
   const rows = Object.entries({
-    ...configuration.retention, ...configuration.mls,
+    ...Object.fromEntries(retention), ...configuration.mls,
     smartContractWalletChains: configuration.smartContractWalletChains ?? [], ...configuration.limits,
   });
   byId("configuration").replaceChildren(...rows.map(([name, value]) =>
@@ -185,7 +186,7 @@ function show({ meta, envelope }, live) {
 function contentOf({ groupMessage, welcomeMessage, keyPackage, identityUpdate, commitLogEntry }) {
   if (identityUpdate) return `${identityUpdate.actions?.length ?? 0} actions`;
   if (welcomeMessage?.welcomePointer) return "pointer";
-  const data = groupMessage?.v1?.data ?? welcomeMessage?.v1?.data ?? keyPackage?.keyPackageTlsSerialized ??
+  const data = groupMessage?.data ?? welcomeMessage?.v1?.data ?? keyPackage?.keyPackageTlsSerialized ??
     commitLogEntry?.serializedCommitLogEntry ?? "";
   return fromBase64(data).length.toLocaleString("en") + " bytes";
 }
