@@ -41,7 +41,7 @@ func TestTheBuildStepsOfTheDockerfile(t *testing.T) {
 	for _, program := range append(roleNames, "xmtpctl") {
 		t.Run(program, func(t *testing.T) {
 			out := t.TempDir()
-			environment := append(os.Environ(), "ROLE="+program, "VERSION=1.2.3-test")
+			environment := append(os.Environ(), "GOWORK=", "ROLE="+program, "VERSION=1.2.3-test")
 			ran := 0
 			for _, step := range dockerfile(t) {
 				switch step.word {
