@@ -59,7 +59,7 @@ func run(ctx context.Context, out io.Writer, verbose bool) error {
 	if err != nil {
 		return err
 	}
-	defer observed.Close()
+	defer observed.Close(ctx)
 	begun := time.Now()
 	running, err := stack.Start(ctx, stack.Options{
 		Dir: dir, Environment: environment,

@@ -63,7 +63,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 		case <-closed:
 		}
 	}
-	conn, err := connect(r.cfg, r.logger, r.metrics, func(*nats.Conn) { report(true) }, func() { report(false) })
+	conn, err := connect(ctx, r.cfg, r.logger, r.metrics, func(*nats.Conn) { report(true) }, func() { report(false) })
 	if err != nil {
 		close(closed)
 		return err

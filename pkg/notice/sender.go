@@ -101,7 +101,7 @@ func queuedSize(stored *Stored) int { return HeaderLength + len(stored.Payload) 
 // Run sends until ctx ends, and then what is queued, if the bus takes it within
 // the time of one write. The bus may be away at the start and at any time later.
 func (s *Sender) Run(ctx context.Context) error {
-	conn, err := connect(s.cfg, s.logger, s.metrics, s.connected, func() {})
+	conn, err := connect(ctx, s.cfg, s.logger, s.metrics, s.connected, func() {})
 	if err != nil {
 		return err
 	}
@@ -221,8 +221,9 @@ func (s *Sender) connected(conn *nats.Conn) {
 }
 
 // connect returns at once; the connection is made and kept in the background.
-func connect(cfg Config, logger *slog.Logger, metrics *telemetry.Metrics, up func(*nats.Conn), down func()) (*nats.Conn, error) {
-	connected := func(is int64) { metrics.BusConnected.Record(context.Background(), is) }
+func connect(ctx context.Context, cfg Config, logger *slog.Logger, metrics *telemetry.Metrics, up func(*nats.Conn), down func()) (*nats.Conn, error) {
+	ctx = context.WithoutCancel(ctx)
+	connected := func(is int64) { metrics.BusConnected.Record(ctx, is) }
 	connected(0)
 	options := []nats.Option{
 		nats.Name("xmtp-backend"),

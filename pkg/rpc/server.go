@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -77,7 +76,7 @@ type Server struct {
 	names    []string
 	draining atomic.Bool
 	maxBytes int
-	ready    metric.Int64Gauge
+	ready    func(int64) // reports whether it serves
 	// streams is cancelled when the drain begins: long streams end at once.
 	streams    context.Context
 	endStreams context.CancelCauseFunc
@@ -104,7 +103,8 @@ var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 // NewServer prepares a server; nothing listens yet. Health is NOT_SERVING until
 // SetServing.
 func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
-	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, ready: deps.Metrics.Ready}
+	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes}
+	s.ready = func(is int64) { deps.Metrics.Ready.Record(context.Background(), is) }
 	s.streams, s.endStreams = context.WithCancelCause(context.Background())
 	chain := Chain(deps.Logger, deps.Metrics)
 	if deps.Public {
@@ -268,7 +268,7 @@ func (s *Server) SetServing(serving bool) {
 	if serving && !s.draining.Load() {
 		state, ready = healthv1.HealthCheckResponse_SERVING, 1
 	}
-	s.ready.Record(context.Background(), ready)
+	s.ready(ready)
 	for _, name := range s.names {
 		s.health.SetServingStatus(name, state)
 	}
@@ -310,7 +310,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 // drain reports whether all handlers have returned.
 func (s *Server) drain() bool {
 	s.draining.Store(true)
-	s.ready.Record(context.Background(), 0)
+	s.ready(0)
 	s.health.Shutdown()
 	s.endStreams(errDraining)
 	drained := make(chan struct{})

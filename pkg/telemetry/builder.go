@@ -72,8 +72,7 @@ func (b *builder) in(roles ...string) { b.roles = roles }
 
 // zero gives what a role adds up its first value, where the labels are known: a
 // rate or an increase needs a value before the first event.
-func (b *builder) zero(role string) {
-	ctx := context.Background()
+func (b *builder) zero(ctx context.Context, role string) {
 	for _, i := range b.made {
 		if i.adder == nil || !slices.Contains(i.Roles, role) {
 			continue

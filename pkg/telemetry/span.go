@@ -19,8 +19,8 @@ func Span(ctx context.Context, name string, attributes ...attribute.KeyValue) (c
 	if !parent.IsRecording() {
 		return ctx, notTraced
 	}
-	ctx, span := parent.TracerProvider().Tracer(scope).Start(ctx, name, trace.WithAttributes(attributes...))
-	return ctx, func(err error) { EndSpan(span, err) }
+	ctx, span := parent.TracerProvider().Tracer(scope).Start(ctx, name, trace.WithAttributes(attributes...)) //nolint:spancheck // the returned function ends it
+	return ctx, func(err error) { EndSpan(span, err) }                                                       //nolint:spancheck // see above
 }
 
 func notTraced(error) {}

@@ -133,7 +133,7 @@ func (t *Telemetry) newRole(ctx context.Context, name string) (*role, error) {
 	if err := b.err(); err != nil {
 		return nil, err
 	}
-	b.zero(name)
+	b.zero(ctx, name)
 	info, err := b.meter.Int64Gauge(infoName, metric.WithDescription(infoMeaning))
 	if err != nil {
 		return nil, err
@@ -220,9 +220,10 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 // closeTimeout is what a process that ends gives its collector.
 const closeTimeout = 3 * time.Second
 
-// Close is Shutdown at the end of a process: it takes a few seconds at most.
-func (t *Telemetry) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+// Close is Shutdown at the end of a process, whose ctx has ended already: it
+// takes a few seconds at most.
+func (t *Telemetry) Close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := t.Shutdown(ctx); err != nil {
 		t.logger.Warn("the last telemetry was not sent", "cause", err.Error())

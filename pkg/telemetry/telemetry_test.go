@@ -46,7 +46,7 @@ func scrape(t *testing.T, address string) string {
 
 func TestPrometheusShowsTheNamesOfTheContract(t *testing.T) {
 	made := start(t, map[string]string{"XMTP_METRICS_LISTEN": "127.0.0.1:0"})
-	t.Cleanup(made.Close)
+	t.Cleanup(func() { made.Close(context.Background()) })
 	for _, role := range []string{telemetry.Gateway, telemetry.Streamer} {
 		m, err := made.Metrics(t.Context(), role)
 		require.NoError(t, err)
@@ -150,6 +150,7 @@ func TestLinesOfATracedCallHaveItsIds(t *testing.T) {
 	logger := telemetry.NewLogger(telemetry.Config{LogLevel: "info"}, &out)
 	provider := sdktrace.NewTracerProvider()
 	ctx, span := provider.Tracer("test").Start(t.Context(), "call")
+	defer span.End()
 	logger.With("role", "reader").InfoContext(ctx, "inside")
 	logger.Info("outside")
 	logger.Debug("not shown")

@@ -31,7 +31,7 @@ func (p *Publisher) traceGroup(ctx context.Context, requests []*request.Request)
 	if !parent.IsValid() {
 		return ctx, func(error) {}
 	}
-	ctx, span := p.deps.Metrics.Tracer.Start(trace.ContextWithSpanContext(ctx, parent), "publish transaction",
+	ctx, span := p.deps.Metrics.Tracer.Start(trace.ContextWithSpanContext(ctx, parent), "publish transaction", //nolint:spancheck // see below
 		trace.WithLinks(others...), trace.WithAttributes(attribute.Int("xmtp.requests", len(requests))))
-	return ctx, func(err error) { telemetry.EndSpan(span, err) }
+	return ctx, func(err error) { telemetry.EndSpan(span, err) } //nolint:spancheck // the returned function ends it
 }

@@ -34,7 +34,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	defer observed.Close()
+	defer observed.Close(ctx)
 	metrics, err := observed.Metrics(ctx, telemetry.Gateway)
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer observed.Close()
+	defer observed.Close(ctx)
 	metrics, err := observed.Metrics(ctx, telemetry.Publisher)
 	if err != nil {
 		return err

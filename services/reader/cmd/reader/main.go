@@ -36,7 +36,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	defer observed.Close()
+	defer observed.Close(ctx)
 	metrics, err := observed.Metrics(ctx, telemetry.Reader)
 	if err != nil {
 		return err
