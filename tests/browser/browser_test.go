@@ -77,8 +77,8 @@ func TestBrowser(t *testing.T) {
 	s := startStack(t, map[string]string{"XMTP_GATEWAY_HOLD": hold})
 	page, kit := servePage(t), testkit.New(1)
 	for name, url := range map[string]string{
-		"directly over HTTP/1.1":          "http://" + s.Endpoints.Gateway,
-		"through nginx over HTTPS/HTTP/2": proxy.Start(t, s.Endpoints.Gateway).URL(),
+		"directly, HTTP 1.1":              "http://" + s.Endpoints.Gateway,
+		"through nginx, HTTPS and HTTP 2": proxy.Start(t, s.Endpoints.Gateway).URL(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &application{tab: openTab(t, page), stack: s, kit: kit}

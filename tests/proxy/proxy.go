@@ -111,7 +111,7 @@ func (p *Proxy) run(t testing.TB, dir string) {
 	go func() { ended <- command.Wait() }()
 	t.Cleanup(func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
-		<-ended
+		_ = <-ended // terminated by the signal
 		if t.Failed() {
 			t.Logf("nginx said:\n%s", output.String())
 		}
@@ -120,7 +120,7 @@ func (p *Proxy) run(t testing.TB, dir string) {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		conn, err := dialer.DialContext(context.Background(), "tcp", p.Address)
 		if err == nil {
-			conn.Close()
+			_ = conn.Close()
 			return
 		}
 		select {
@@ -138,7 +138,7 @@ func freeAddress(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
 }
 
