@@ -7,7 +7,7 @@ ARG VERSION=dev
 ENV CGO_ENABLED=0
 WORKDIR /src
 COPY . .
-RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+RUN --mount=type=cache,target=/go/pkg/mod \
     case "$ROLE" in xmtpctl) package=./cmd/xmtpctl ;; *) package=./services/$ROLE/cmd/$ROLE ;; esac && \
     mkdir -p /out && \
     go build -ldflags "-s -w -X main.version=$VERSION" -o /out/program "$package"
