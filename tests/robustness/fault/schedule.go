@@ -167,7 +167,7 @@ func (c *Cluster) beginServer(ctx context.Context, f Fault) (heal func() error, 
 	if f.Target == Replica {
 		server = c.Replica
 	}
-	start := func() error { return server.Start(ctx) }
+	start := func() error { return startServer(ctx, server) }
 	switch f.Kind {
 	case Kill:
 		return start, server.Kill()
@@ -179,6 +179,20 @@ func (c *Cluster) beginServer(ctx context.Context, f Fault) (heal func() error, 
 	default:
 		return server.Resume, server.Pause()
 	}
+}
+
+// startTries is how often a server is started: one that was just killed may leave
+// what the next start trips over, on a busy machine.
+const startTries = 3
+
+func startServer(ctx context.Context, server *pglocal.Server) (err error) {
+	for range startTries {
+		if err = server.Start(ctx); err == nil || server.Running() {
+			return err
+		}
+		time.Sleep(time.Second)
+	}
+	return err
 }
 
 // Run carries out a schedule and returns when every fault is healed. told is

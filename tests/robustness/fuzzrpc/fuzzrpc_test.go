@@ -5,6 +5,7 @@ package fuzzrpc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -29,43 +30,69 @@ import (
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
 )
 
-// backend is one stack for all tests of a process; each fuzz worker has its own,
-// so that its coverage guides the search.
+// backend is the roles of this process. Each fuzz worker has its own, so that
+// their coverage guides the search; the servers belong to the first process, for
+// a server that a worker starts would keep the worker's pipes open.
 var backend struct {
 	once sync.Once
-	dir  string
 	run  *stack.Stack
 	conn *grpc.ClientConn
 	err  error
 }
 
+// Variables by which workers find the servers.
+const primaryVariable, replicaVariable = "XMTP_FUZZ_PRIMARY_URL", "XMTP_FUZZ_REPLICA_URL"
+
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if backend.conn != nil {
-		_ = backend.conn.Close()
-	}
-	if backend.run != nil {
-		if err := backend.run.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	if backend.dir != "" {
-		_ = os.RemoveAll(backend.dir)
+	code, err := withServers(m.Run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
 	}
 	os.Exit(code)
+}
+
+func withServers(run func() int) (code int, err error) {
+	dir, err := os.MkdirTemp("", "xmtp-fuzz-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return 1, err
+	}
+	options := stack.Options{Dir: dir, Settings: map[string]string{"fsync": "off", "max_connections": "300"}}
+	if os.Getenv(primaryVariable) == "" {
+		servers, err := stack.Start(context.Background(), options)
+		if err != nil {
+			return 1, err
+		}
+		defer func() { err = errors.Join(err, servers.Stop()) }()
+		if err := errors.Join(os.Setenv(primaryVariable, servers.Endpoints.PrimaryURL), os.Setenv(replicaVariable, servers.Endpoints.ReplicaURL)); err != nil {
+			return 1, err
+		}
+	}
+	code = run()
+	if backend.conn != nil {
+		err = backend.conn.Close()
+	}
+	if backend.run != nil {
+		err = errors.Join(err, backend.run.Stop())
+	}
+	return code, err
 }
 
 func connect(t testing.TB) *grpc.ClientConn {
 	t.Helper()
 	backend.once.Do(func() {
-		if backend.dir, backend.err = os.MkdirTemp("", "xmtp-fuzz-"); backend.err != nil {
+		dir, err := os.MkdirTemp("", "xmtp-fuzz-")
+		if err != nil {
+			backend.err = err
 			return
 		}
-		if backend.err = os.Chmod(backend.dir, 0o755); backend.err != nil {
-			return
-		}
-		backend.run, backend.err = stack.Start(context.Background(), stack.Options{Dir: backend.dir, Settings: map[string]string{"fsync": "off"}})
+		defer func() { _ = os.RemoveAll(dir) }() // nothing is in it but the endpoints
+		backend.run, backend.err = stack.Start(context.Background(), stack.Options{Dir: dir, Environment: map[string]string{
+			"XMTP_PRIMARY_URL": os.Getenv(primaryVariable), "XMTP_REPLICA_URL": os.Getenv(replicaVariable)}})
 		if backend.err != nil {
 			return
 		}

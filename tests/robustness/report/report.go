@@ -68,6 +68,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		{"streams opened", r.Counts.StreamsOpened},
 		{"envelopes delivered and compared", r.Counts.Delivered},
 		{"longest time without an acknowledged publish", r.Counts.LongestPause.Round(time.Millisecond)},
+		{"which ended, after the begin of the traffic", r.Counts.LongestPauseEnd.Round(time.Second)},
 		{"all streams complete after the last fault", r.Settled.Round(time.Millisecond)},
 		{"broken promises", len(r.Violations)},
 		{"unexplained answers", len(r.Surprises)},

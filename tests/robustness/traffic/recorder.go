@@ -39,8 +39,9 @@ type Counts struct {
 	Requests, Acknowledged, Envelopes, Refused, Pages, StreamsOpened, Delivered int
 	// Codes counts failed calls by method and code.
 	Codes map[string]int
-	// LongestPause is the longest time without an acknowledged publish.
-	LongestPause time.Duration
+	// LongestPause is the longest time between two acknowledged publishes, and
+	// LongestPauseEnd when it ended, from the begin of the traffic.
+	LongestPause, LongestPauseEnd time.Duration
 }
 
 func newRecorder() *Recorder {
@@ -109,7 +110,9 @@ func (r *Recorder) acknowledged(begun time.Duration, sent []check.Hash, response
 	}
 	r.counts.Acknowledged++
 	r.counts.Envelopes += len(sent)
-	r.counts.LongestPause = max(r.counts.LongestPause, publish.Ended-r.lastAck)
+	if pause := publish.Ended - r.lastAck; pause > r.counts.LongestPause && r.lastAck > 0 {
+		r.counts.LongestPause, r.counts.LongestPauseEnd = pause, publish.Ended
+	}
 	r.lastAck = publish.Ended
 }
 
