@@ -181,7 +181,6 @@ type run struct {
 	made         atomic.Uint64
 	// calledLatency is of calls, deliveryLatency from publish call to arrival.
 	called, delivered *recorder
-	counting          atomic.Bool
 	failure           failure
 }
 

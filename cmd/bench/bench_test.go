@@ -45,13 +45,13 @@ func TestRequestsAreValidAndNeverTheSame(t *testing.T) {
 			require.WithinRange(t, sent, before, time.Now())
 		})
 		require.Equal(t, 4, found)
-		require.Equal(t, 4, countField(encoded, 1))
+		require.Equal(t, 4, countEnvelopes(encoded))
 	}
 }
 
-func TestCountFieldStopsAtNonsense(t *testing.T) {
-	require.Zero(t, countField([]byte{0xff}, 1))
-	require.Zero(t, countField([]byte{0x0a, 0xff, 1, 2}, 1))
+func TestCountingStopsAtNonsense(t *testing.T) {
+	require.Zero(t, countEnvelopes([]byte{0xff}))
+	require.Zero(t, countEnvelopes([]byte{0x0a, 0xff, 1, 2}))
 	sentTimes([]byte("xmtpbenc"), func(time.Time) { require.Fail(t, "there is no time before the magic number") })
 }
 

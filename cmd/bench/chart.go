@@ -5,6 +5,7 @@ import (
 	"html"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -126,7 +127,7 @@ func panel(b *strings.Builder, top int, title string, lines []Line) {
 	}
 	step := max(1, count/10)
 	for second := 0; second < count; second += step {
-		text(b, marginLeft+width*second/max(1, count-1), top+height+16, "middle", 11, fmt.Sprint(second+1))
+		text(b, marginLeft+width*second/max(1, count-1), top+height+16, "middle", 11, strconv.Itoa(second+1))
 	}
 	for i, line := range lines {
 		var points []string

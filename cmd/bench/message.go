@@ -142,9 +142,11 @@ func (r *run) fill(ctx context.Context) error {
 	return flush()
 }
 
-// countField counts the occurrences of a length-delimited field of a message. It
-// counts envelopes without decoding them.
-func countField(encoded []byte, field protowire.Number) (count int) {
+// envelopesField is the number of the envelopes in PublishRequest and in Messages.
+const envelopesField = 1
+
+// countEnvelopes counts the envelopes of either message without decoding them.
+func countEnvelopes(encoded []byte) (count int) {
 	for len(encoded) > 0 {
 		number, kind, n := protowire.ConsumeTag(encoded)
 		if n < 0 {
@@ -154,7 +156,7 @@ func countField(encoded []byte, field protowire.Number) (count int) {
 		if size < 0 {
 			return count
 		}
-		if number == field && kind == protowire.BytesType {
+		if number == envelopesField && kind == protowire.BytesType {
 			count++
 		}
 		encoded = encoded[n+size:]

@@ -168,11 +168,8 @@ func openStatic(ctx context.Context, conn *grpc.ClientConn, request []byte) (grp
 	return stream, stream.CloseSend()
 }
 
-// Fields of SubscribeStaticResponse and its Messages.
-const (
-	messagesField  = 2
-	envelopesField = 1
-)
+// messagesField is that of SubscribeStaticResponse.
+const messagesField = 2
 
 // receive reads one frame and counts its envelopes. look, when given, sees the
 // bytes.
@@ -193,5 +190,5 @@ func receive(stream grpc.ClientStream, look func([]byte)) (envelopes int, err er
 	if look != nil {
 		look(content)
 	}
-	return countField(content, envelopesField), nil
+	return countEnvelopes(content), nil
 }

@@ -45,12 +45,14 @@ func (s *suite) write() error {
 	for _, c := range s.charts {
 		add(c)
 	}
+	var pictures strings.Builder
 	for _, file := range order {
 		if err := os.WriteFile(filepath.Join(folder, file), charts[file].svg, 0o644); err != nil {
 			return err
 		}
-		text += fmt.Sprintf("\n![%s](benchmarks/%s)\n", charts[file].title, file)
+		fmt.Fprintf(&pictures, "\n![%s](benchmarks/%s)\n", charts[file].title, file)
 	}
+	text += pictures.String()
 	document := filepath.Join(s.docs, "benchmarks.md")
 	content, err := os.ReadFile(document)
 	if err != nil {

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -133,7 +134,7 @@ func (p *Proxy) carry(from, to net.Conn) {
 			}
 		}
 		if err != nil {
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				p.hold()
 			}
 			return

@@ -179,8 +179,8 @@ func registered(asked *backendv1.TopicQuery, target *backendv1.CatchupTarget) ch
 
 // ignoreOwn hides the error of a stream that this client ended.
 func ignoreOwn(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
