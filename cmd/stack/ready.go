@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -21,11 +22,10 @@ func (s *Stack) waitReady(ctx context.Context) error {
 	defer cancel()
 	failed := make(chan error, 1)
 	watching, stopWatching := context.WithCancel(ctx)
-	go func() { failed <- s.Failed(watching) }()
-	defer func() {
-		stopWatching()
-		<-failed
-	}()
+	var watcher sync.WaitGroup
+	watcher.Go(func() { failed <- s.Failed(watching) })
+	defer watcher.Wait()
+	defer stopWatching()
 
 	connection, err := grpc.NewClient(s.Endpoints.Gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -40,7 +40,6 @@ func (s *Stack) waitReady(ctx context.Context) error {
 		}
 		select {
 		case err := <-failed:
-			failed <- nil // the deferred wait reads it
 			return err
 		case <-ctx.Done():
 			return context.Cause(ctx)

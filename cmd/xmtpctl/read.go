@@ -88,13 +88,7 @@ func (a *app) newestCommand() *cobra.Command {
 				return err
 			}
 			for _, result := range response.GetResults() {
-				print := func() error { return a.meta(result.GetMeta()) }
-				if full {
-					print = func() error {
-						return a.envelope(&backendv1.ServerEnvelope{Meta: result.GetMeta(), Envelope: result.GetEnvelope()})
-					}
-				}
-				if err := print(); err != nil {
+				if err := a.result(result, full); err != nil {
 					return err
 				}
 			}
@@ -103,6 +97,14 @@ func (a *app) newestCommand() *cobra.Command {
 	}
 	command.Flags().BoolVar(&full, "full", false, "read the envelopes, not only their metadata")
 	return command
+}
+
+// result prints the newest envelope of a topic, or its metadata alone.
+func (a *app) result(newest *backendv1.QueryNewestResponse_Result, full bool) error {
+	if !full {
+		return a.meta(newest.GetMeta())
+	}
+	return a.envelope(&backendv1.ServerEnvelope{Meta: newest.GetMeta(), Envelope: newest.GetEnvelope()})
 }
 
 func (a *app) inboxCommand() *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -24,7 +25,7 @@ or JSON when its name ends in .json. With --recorded the session of real clients
 that is built into this program is sent, in its own order and grouping.`,
 		RunE: a.with(func(cmd *cobra.Command, connection *grpc.ClientConn, args []string) error {
 			if recorded == (len(args) > 0) {
-				return fmt.Errorf("expected files, or --recorded, but not both")
+				return errors.New("expected files, or --recorded, but not both")
 			}
 			if recorded {
 				return a.publishRecorded(cmd, connection)

@@ -39,7 +39,7 @@ func (r Retention) Validate() error {
 		{"RETENTION_KEY_PACKAGE", r.KeyPackage},
 	} {
 		if d.value <= 0 || d.value > maxRetention || d.value%time.Second != 0 {
-			errs = append(errs, fmt.Errorf("XMTP_%s is %v, expected whole seconds between 1s and %v", d.name, d.value, time.Duration(maxRetention)))
+			errs = append(errs, fmt.Errorf("XMTP_%s is %v, expected whole seconds between 1s and %v", d.name, d.value, maxRetention))
 		}
 	}
 	return errors.Join(errs...)

@@ -181,7 +181,7 @@ func (g *Gateway) shutdown(ctx context.Context, server *http.Server, drained <-c
 func (g *Gateway) serveWhenReady(ctx context.Context) error {
 	for _, role := range g.roles.each() {
 		if err := role.AwaitReady(ctx); err != nil {
-			return nil // the gateway is told to stop
+			return nil //nolint:nilerr // the gateway is told to stop
 		}
 	}
 	g.native.SetServing(true)

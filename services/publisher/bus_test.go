@@ -22,7 +22,7 @@ import (
 const busPort = "PUBLISHER_TEST_NATS_PORT"
 
 func TestMain(m *testing.M) {
-	if port, err := strconv.Atoi(os.Getenv(busPort)); err == nil { //nolint:forbidigo // a word from one process of the test to another
+	if port, err := strconv.Atoi(os.Getenv(busPort)); err == nil { // a word from one process of the test to another
 		if _, err := natslocal.Start(natslocal.Options{Port: port}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -96,7 +96,7 @@ func (s *Stub) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	result := ""
+	var result string
 	switch request.Method {
 	case "eth_blockNumber":
 		result = "0x1312d00"

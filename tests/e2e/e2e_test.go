@@ -4,7 +4,6 @@ package e2e_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -175,7 +174,7 @@ func TestBadInputIsRefusedAndNothingIsStored(t *testing.T) {
 			require.Equal(t, codes.InvalidArgument, refused.Code(), refused.Message())
 			require.Len(t, refused.Details(), 1)
 			detail, ok := refused.Details()[0].(*backendv1.PublishError)
-			require.True(t, ok, fmt.Sprintf("%T", refused.Details()[0]))
+			require.True(t, ok, "%T", refused.Details()[0])
 			require.Equal(t, uint32(1), detail.GetIndex())
 			require.Equal(t, backendv1.PublishError_Reason(broken.Reason), detail.GetReason())
 		})

@@ -107,11 +107,14 @@ func (p *Proxy) run(t testing.TB, dir string) {
 	command := exec.Command(binary(t), "-p", dir, "-c", filepath.Join(dir, "nginx.conf"), "-e", "stderr")
 	command.Stdout, command.Stderr = &output, &output
 	require.NoError(t, command.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- command.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = command.Wait() // terminated by the signal
+	}()
 	t.Cleanup(func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
-		_ = <-ended // terminated by the signal
+		<-ended
 		if t.Failed() {
 			t.Logf("nginx said:\n%s", output.String())
 		}

@@ -148,7 +148,7 @@ func (d *doctor) replica(area string, s server, primary *server) {
 		return
 	}
 	if !s.feedback {
-		d.bad(area, "ALTER SYSTEM SET hot_standby_feedback = on on the replica, and reload", "hot_standby_feedback is off: a long read and a vacuum stop its replay")
+		d.bad(area, "ALTER SYSTEM SET hot_standby_feedback = on at the replica, and reload", "hot_standby_feedback is off: a long read and a vacuum stop its replay")
 	}
 	if !s.streaming {
 		d.bad(area, "is the primary reachable from it? Its log says why not", "it does not stream from its primary")

@@ -138,7 +138,7 @@ func classify(read []byte, maxHeaderBytes int) (native bool, err error) {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			return false, errMore
 		case err != nil:
-			return false, nil
+			return false, nil //nolint:nilerr // not HTTP/2 as native clients speak it: net/http answers
 		}
 		headers, ok := frame.(*http2.MetaHeadersFrame)
 		if !ok {

@@ -64,7 +64,7 @@ func (s *Splitter) Web() net.Listener { return s.web }
 // Run accepts until ctx ends. When it returns, connections that were not handed
 // over are closed.
 func (s *Splitter) Run(ctx context.Context) error {
-	defer context.AfterFunc(ctx, func() { s.listener.Close() })()
+	defer context.AfterFunc(ctx, func() { _ = s.listener.Close() })()
 	defer s.end()
 	for {
 		select {
@@ -82,7 +82,7 @@ func (s *Splitter) Run(ctx context.Context) error {
 		}
 		limited := &slotConn{Conn: conn, release: sync.OnceFunc(func() { <-s.slots })}
 		if !s.begin(limited) {
-			limited.Close()
+			_ = limited.Close()
 			continue
 		}
 		s.running.Go(func() {
@@ -118,7 +118,7 @@ func (s *Splitter) meet(conn net.Conn) {
 		secured := tls.Server(conn, s.config.TLS)
 		_ = conn.SetDeadline(time.Now().Add(s.config.HeaderTimeout))
 		if secured.Handshake() != nil {
-			raw.Close()
+			_ = raw.Close()
 			return
 		}
 		_ = conn.SetDeadline(time.Time{})
@@ -126,7 +126,7 @@ func (s *Splitter) meet(conn net.Conn) {
 	}
 	found, err := s.classify(conn)
 	if err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return
 	}
 	if found.native && !s.config.AllHTTP && !s.mixed.has(conn.RemoteAddr()) {
@@ -138,7 +138,7 @@ func (s *Splitter) meet(conn net.Conn) {
 
 func (s *Splitter) handOver(to *queue, conn net.Conn) {
 	if !to.put(conn) {
-		conn.Close()
+		_ = conn.Close()
 	}
 }
 
@@ -163,11 +163,11 @@ func (s *Splitter) end() {
 	s.mu.Lock()
 	s.closing = true
 	for conn := range s.peeked {
-		conn.Close()
+		_ = conn.Close()
 	}
 	s.mu.Unlock()
-	s.native.Close()
-	s.web.Close()
+	_ = s.native.Close()
+	_ = s.web.Close()
 	s.running.Wait()
 }
 

@@ -55,7 +55,7 @@ func TestTheFirstHeadersDecide(t *testing.T) {
 	} {
 		sent := withHeaders(contentType)
 		// Until the last byte, nothing tells.
-		for n := range len(sent) {
+		for n := range sent {
 			_, err := classify(sent[:n], 16384)
 			require.ErrorIs(t, err, errMore, "%d of %d bytes", n, len(sent))
 		}

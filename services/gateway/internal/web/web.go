@@ -269,7 +269,7 @@ func (h *Handler) stream(ctx context.Context, m Method, kind string, client forw
 	ctx, end := h.deps.Observer.Begin(ctx, m.Name, kind)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(h.streams, func() { cancel(rpc.Draining()) })()
+	defer context.AfterFunc(h.streams, func() { cancel(rpc.Draining()) })() //nolint:contextcheck // the drain ends all calls, whatever their own context
 	err := m.Stream(ctx, client)
 	if errors.Is(context.Cause(ctx), rpc.Draining()) {
 		err = rpc.Draining()

@@ -114,7 +114,7 @@ func (l *load) run(ctx context.Context, clients int, length time.Duration) (resu
 	all := slices.Concat(took...)
 	slices.Sort(all)
 	if len(all) == 0 {
-		return result{}, errors.Join(append(failures, errors.New("nothing was published"))...)
+		return result{}, errors.Join(errors.Join(failures...), errors.New("nothing was published"))
 	}
 	return result{count: len(all), length: spent, clients: clients, p99: all[len(all)*99/100]}, errors.Join(failures...)
 }

@@ -111,7 +111,7 @@ func (r *rig) page() {
 	r.fetches = r.fetches[1:]
 	results := make([]Result, len(f.Requests))
 	bytes, cut := 0, false
-	for turn := 0; turn < f.Requests[0].MaxRows; turn++ {
+	for turn := range f.Requests[0].MaxRows {
 		for i, q := range f.Requests {
 			rows := r.above(q)
 			if turn >= len(rows) {

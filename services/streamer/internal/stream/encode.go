@@ -89,7 +89,8 @@ func (s *session) assemble(head []byte, envelopes []*delivery.Envelope, bytes in
 	var frame mem.BufferSlice
 	left := len(head) + bytes // of what is still to be written
 	chunk := s.chunk(left)
-	buffer := append((*chunk)[:0], head...)
+	buffer := (*chunk)[:0]
+	buffer = append(buffer, head...)
 	flush := func() {
 		if len(buffer) == 0 {
 			return

@@ -261,7 +261,7 @@ func TestLimitsAtTheirValue(t *testing.T) {
 		require.Equal(t, []byte(group(4)), targets[0].Topic.Topic)
 		require.Equal(t, []byte(group(5)), targets[1].Topic.Topic)
 		w.update(1<<63, nil, group(9)) // a no-op, and any larger id
-		require.EqualValues(t, uint64(1<<63), w.next().GetApplied().GetId())
+		require.Equal(t, uint64(1<<63), w.next().GetApplied().GetId())
 		w.hangUp(h)
 	})
 }
