@@ -25,8 +25,8 @@ build: ## Build every program into bin/
 
 test: ## Run every test; installs PostgreSQL, a C compiler, nginx and Chromium if they are missing
 	@tools/need postgresql gcc nginx chromium node curl prometheus libfaketime
-	@$(GO) test -race -timeout 20m $(ALL)
-	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GO) test -race -timeout 20m ./... ) || exit 1; done
+	@$(GO) test -race -timeout 25m $(ALL)
+	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GO) test -timeout 20m ./... ) || exit 1; done
 
 check: lint generated helm standalone ## Lint, check that generated files are fresh, build each module on its own
 
@@ -53,8 +53,8 @@ standalone:
 	@for m in $(MODULES) $(ALONE); do (cd $$m && GOWORK=off $(GO) build ./... && GOWORK=off $(GO) vet ./... ) || exit 1; done
 
 tidy: ## Tidy every module
-	@for m in $(MODULES) $(ALONE); do (cd $$m && GOWORK=off $(GO) mod tidy) || exit 1; done
 	@$(GO) work sync
+	@for m in $(MODULES) $(ALONE); do (cd $$m && GOWORK=off $(GO) mod tidy) || exit 1; done
 
 bench: build ## Measure the backend against pgbench, pgx and grpc-go; BENCH holds flags
 	@$(GO) build -o bin/bench ./cmd/bench/suite
