@@ -103,6 +103,10 @@ func Open(url config.Secret, cfg PoolConfig, options ...Option) (*Pool, error) {
 // Close waits for the connections in use and closes all.
 func (p *Pool) Close() { p.pool.Close() }
 
+// Reset drops the connections that were opened before: they may lead to a
+// server that has gone. Those in use go when they are released.
+func (p *Pool) Reset() { p.pool.Reset() }
+
 // Ping is nil when a connection answers.
 func (p *Pool) Ping(ctx context.Context) error {
 	return classify(p.pool.Ping(ctx), "reach the database")

@@ -227,6 +227,7 @@ func (s *server) note(err error) bool {
 	first, wasUp := !s.probed, s.up.Err() == nil
 	s.probed = true
 	if err == nil && !wasUp {
+		s.pool.Reset() // its connections are to the server that went down
 		s.up, s.down = context.WithCancelCause(context.Background())
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // script is an instance and a hub that remember what they were asked: which
 // windows are read is what these tests are about.
+// Who reads or changes it holds mu: a test all the time but in step.
 type script struct {
+	mu      sync.Mutex
 	base    store.Baseline
 	pinErr  error
 	err     error
@@ -33,15 +36,23 @@ type script struct {
 }
 
 func (s *script) Pin(context.Context) (store.Baseline, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.pinErr == nil {
 		s.base.Epoch++
 	}
 	return s.base, s.pinErr
 }
 
-func (s *script) Verify(context.Context) error { return s.err }
+func (s *script) Verify(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
 
 func (s *script) Sweep(_ context.Context, window store.SweepWindow, _ int) (store.SweepPage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.err != nil {
 		return store.SweepPage{}, s.err
 	}
@@ -58,13 +69,21 @@ func (s *script) Sweep(_ context.Context, window store.SweepWindow, _ int) (stor
 }
 
 func (s *script) Hint(_ context.Context, from uint64, _ int) (store.SweepPage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.hints = append(s.hints, from)
 	return store.SweepPage{}, nil
 }
 
-func (s *script) Found(notice.Lineage)         { s.events = append(s.events, "found") }
-func (s *script) Lost()                        { s.events = append(s.events, "lost") }
-func (s *script) Reset()                       { s.events = append(s.events, "reset") }
+func (s *script) note(event string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, event)
+}
+
+func (s *script) Found(notice.Lineage)         { s.note("found") }
+func (s *script) Lost()                        { s.note("lost") }
+func (s *script) Reset()                       { s.note("reset") }
 func (s *script) Raise([]store.SweepRow) int64 { return 0 }
 func (s *script) Tick(time.Time)               {}
 
@@ -72,7 +91,11 @@ func run(t *testing.T, s *script, test func(serving *bool)) {
 	synctest.Test(t, func(t *testing.T) {
 		serving := false
 		sweeper := New(Config{Interval: 250 * time.Millisecond, PageRows: 2}, Deps{
-			Instance: s, Hub: s, Metrics: telemetry.Discard(), Logger: slog.New(slog.DiscardHandler), Serving: func(on bool) { serving = on },
+			Instance: s, Hub: s, Metrics: telemetry.Discard(), Logger: slog.New(slog.DiscardHandler), Serving: func(on bool) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				serving = on
+			},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -82,25 +105,30 @@ func run(t *testing.T, s *script, test func(serving *bool)) {
 			require.NoError(t, <-done)
 		}()
 		synctest.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		test(&serving)
 	})
 }
 
-func step() {
+// step lets one interval pass.
+func (s *script) step() {
+	s.mu.Unlock()
 	time.Sleep(250 * time.Millisecond)
 	synctest.Wait()
+	s.mu.Lock()
 }
 
 func TestWindowsFollowEachOther(t *testing.T) {
 	s := &script{base: store.Baseline{Xmin: 10}, high: 15, xmax: 15}
 	run(t, s, func(serving *bool) {
 		require.True(t, *serving)
-		step()
+		s.step()
 		require.Equal(t, store.SweepWindow{Low: 10}, s.windows[0])
 		s.high, s.xmax = 20, 20
 		s.pages = [][]store.SweepRow{{{CommitXID: 16}}, {{CommitXID: 17}}, {}}
-		step()
-		step()
+		s.step()
+		s.step()
 		require.Equal(t, []store.SweepWindow{{Low: 10}, {Low: 15}, {Low: 15},
 			{Low: 15, High: 20, After: store.SweepRow{CommitXID: 16}}, {Low: 15, High: 20, After: store.SweepRow{CommitXID: 17}}, {Low: 20}}, s.windows)
 		require.Empty(t, s.hints, "a window that saw everything needs no hint")
@@ -111,7 +139,7 @@ func TestHintsStartASecondBack(t *testing.T) {
 	s := &script{base: store.Baseline{Xmin: 10}, high: 10, xmax: 12}
 	run(t, s, func(*bool) {
 		for range 12 {
-			step()
+			s.step()
 			s.xmax += 10
 		}
 		require.Equal(t, []uint64{10, 10, 10, 10}, s.hints[:4], "at first from the pin")
@@ -127,14 +155,14 @@ func TestAReconnectStartsAtTheLowerEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &script{base: store.Baseline{Xmin: 10}, high: 50, xmax: 50}
 			run(t, s, func(serving *bool) {
-				step()
+				s.step()
 				s.err, s.pinErr = errors.New("gone"), errors.New("gone")
-				step()
+				s.step()
 				require.False(t, *serving)
 				s.err, s.pinErr, s.base.Xmin, s.windows = nil, nil, c.xmin, nil
-				step()
+				s.step()
 				require.True(t, *serving)
-				step()
+				s.step()
 				require.Equal(t, c.low, s.windows[0].Low)
 				require.Equal(t, []string{"found", "lost", "found"}, s.events)
 			})
@@ -145,14 +173,14 @@ func TestAReconnectStartsAtTheLowerEnd(t *testing.T) {
 func TestAnotherLineageResetsBeforeItIsFound(t *testing.T) {
 	s := &script{base: store.Baseline{Xmin: 10, Instance: store.Instance{Timeline: 1}}, high: 50, xmax: 50}
 	run(t, s, func(*bool) {
-		step()
+		s.step()
 		s.base.Instance.Timeline = 2
 		s.base.Xmin = 500
 		s.windows = nil
 		s.err = &store.InstanceChangedError{}
-		step()
+		s.step()
 		s.err = nil
-		step()
+		s.step()
 		require.Equal(t, []string{"found", "lost", "reset", "found"}, s.events)
 		require.EqualValues(t, 500, s.windows[0].Low)
 	})
