@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +19,9 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
+
+// gcPercent is the default of XMTP_PUBLISHER_GC_PERCENT.
+const gcPercent = 400
 
 const usage = `devstack runs the whole backend on this machine and stops it on Ctrl-C.
 
@@ -60,6 +64,8 @@ func run(ctx context.Context, out io.Writer, verbose bool) error {
 		return err
 	}
 	defer observed.Close(ctx)
+	// The same trade of memory for time that a publisher of its own makes.
+	debug.SetGCPercent(gcPercent)
 	begun := time.Now()
 	running, err := stack.Start(ctx, stack.Options{
 		Dir: dir, Environment: environment,
