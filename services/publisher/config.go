@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"time"
 	"net"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
@@ -41,6 +42,11 @@ type Config struct {
 type GroupConfig struct {
 	// MaxInFlight is how many shared transactions run at a time.
 	MaxInFlight int `env:"PUBLISH_MAX_IN_FLIGHT" envDefault:"2"`
+	// FillRows is how many rows have to wait before one starts beside another,
+	// unless that takes longer than Patience: few large groups cost less than
+	// many small ones.
+	FillRows int           `env:"PUBLISH_FILL_ROWS" envDefault:"32"`
+	Patience time.Duration `env:"PUBLISH_PATIENCE"  envDefault:"10ms"`
 	// MaxRows and MaxBytes bound one shared transaction.
 	MaxRows  int `env:"PUBLISH_GROUP_ROWS"  envDefault:"256"`
 	MaxBytes int `env:"PUBLISH_GROUP_BYTES" envDefault:"4194304"`
@@ -58,6 +64,8 @@ func (c GroupConfig) Validate() error {
 		value int64
 	}{
 		{"PUBLISH_MAX_IN_FLIGHT", int64(c.MaxInFlight)},
+		{"PUBLISH_FILL_ROWS", int64(c.FillRows)},
+		{"PUBLISH_PATIENCE", int64(c.Patience)},
 		{"PUBLISH_GROUP_ROWS", int64(c.MaxRows)},
 		{"PUBLISH_GROUP_BYTES", int64(c.MaxBytes)},
 		{"PUBLISH_MAX_WAITING", int64(c.MaxWaiting)},

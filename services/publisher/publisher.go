@@ -81,6 +81,8 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 	p.validator = validate.New(p.store, contracts{verifier}, deps.Clock, cfg.Limits)
 	p.committer = groupcommit.New(groupcommit.Config{
 		MaxInFlight:   cfg.Group.MaxInFlight,
+		FillRows:      cfg.Group.FillRows,
+		Patience:      cfg.Group.Patience,
 		MaxAlone:      int(cfg.Pool.MaxConns) - cfg.minConns() + 1,
 		MaxRows:       cfg.Group.MaxRows,
 		MaxBytes:      cfg.Group.MaxBytes,

@@ -39,6 +39,11 @@ type Config struct {
 	// MaxInFlight is how many shared transactions run at a time, beside the one
 	// with identity updates and those that run alone again.
 	MaxInFlight int
+	// FillRows is how many rows have to wait before a further shared transaction
+	// starts beside one in flight: two large groups cost less than many small
+	// ones. It does not hold once a transaction has been in flight for Patience.
+	FillRows int
+	Patience time.Duration
 	// MaxAlone is how many requests run alone at a time after a failure.
 	MaxAlone int
 	// MaxRows and MaxBytes bound a group. A larger request is a group by itself.
@@ -67,8 +72,10 @@ type Committer[W Work] struct {
 	mu       sync.Mutex
 	queue    []*item[W] // arrival order
 	waiting  int        // items of the queue that nobody gave up on
+	rows     int        // of the waiting items
 	busy     map[topic.Topic]struct{}
 	inFlight int
+	overdue  int // of those in flight: longer than Patience
 	alone    int
 	identity bool
 	closed   bool
@@ -132,7 +139,7 @@ func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error
 	c.mu.Lock()
 	if it.state == queued {
 		it.state = abandoned
-		c.waiting--
+		c.weigh(it, -1)
 	}
 	c.mu.Unlock()
 	return ctx.Err()
@@ -148,7 +155,7 @@ func (c *Committer[W]) enqueue(it *item[W]) error {
 		return errFull
 	}
 	c.queue = append(c.queue, it)
-	c.waiting++
+	c.weigh(it, 1)
 	if c.hasPlaceFor(it) { // what was queued before could not start before
 		c.schedule()
 	}
@@ -163,9 +170,16 @@ func (c *Committer[W]) Close() {
 	for _, it := range c.queue {
 		c.finish(it, errClosed)
 	}
-	c.queue, c.waiting = nil, 0
+	c.queue, c.waiting, c.rows = nil, 0, 0
 	c.mu.Unlock()
 	c.running.Wait()
+}
+
+// weigh adds an item to what is waiting, or takes it away.
+func (c *Committer[W]) weigh(it *item[W], sign int) {
+	rows, _ := it.work.Size()
+	c.waiting += sign
+	c.rows += sign * rows
 }
 
 // finish must not be called twice for an item.
@@ -252,7 +266,8 @@ func (c *Committer[W]) hasPlaceFor(it *item[W]) bool {
 	case it.retry != shared:
 		return c.alone < c.cfg.MaxAlone
 	default:
-		return it.work.HasIdentity() || c.inFlight < c.cfg.MaxInFlight
+		return it.work.HasIdentity() || c.inFlight == 0 ||
+			c.inFlight < c.cfg.MaxInFlight && (c.rows >= c.cfg.FillRows || c.overdue > 0)
 	}
 }
 
@@ -282,7 +297,19 @@ func hold(held map[topic.Topic]struct{}, topics []topic.Topic) map[topic.Topic]s
 func (c *Committer[W]) start(group []*item[W], again bool) {
 	identity := group[0].work.HasIdentity()
 	c.occupy(group, again, identity)
-	c.waiting -= len(group)
+	for _, it := range group {
+		c.weigh(it, -1)
+	}
+	overdue := false
+	patience := time.AfterFunc(c.cfg.Patience, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !overdue {
+			overdue = true
+			c.overdue++
+			c.schedule()
+		}
+	})
 	c.running.Add(1)
 	go func() {
 		defer c.running.Done()
@@ -293,6 +320,11 @@ func (c *Committer[W]) start(group []*item[W], again bool) {
 		err := c.run(group, works, again)
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		patience.Stop()
+		if overdue {
+			c.overdue--
+		}
+		overdue = true // whatever the timer still does
 		c.vacate(group, again, identity)
 		c.conclude(group, err)
 		c.schedule()
@@ -322,10 +354,10 @@ func (c *Committer[W]) conclude(group []*item[W], err error) {
 			continue
 		}
 		it.retry, it.state = next, queued
+		c.weigh(it, 1)
 		again = append(again, it)
 	}
 	if len(again) > 0 {
-		c.waiting += len(again)
 		c.queue = append(again, c.queue...) // they came first
 	}
 }

@@ -518,3 +518,51 @@ func TestACallerWithLittleTimeDoesNotShortenTheTransaction(t *testing.T) {
 		require.Error(t, tx.ctx.Err())
 	})
 }
+
+// A further transaction waits for company, at the bound exactly, or until the one
+// in flight has taken longer than the patience.
+func TestAFurtherTransactionWaitsForCompany(t *testing.T) {
+	filling := config()
+	filling.FillRows, filling.Patience = 3, 10*time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		d := start(t, filling)
+		first := d.submit(on("first", "a"))
+		one := d.expect("first")
+		second, third := d.submit(on("second", "b")), d.submit(on("third", "c"))
+		d.expectNone()
+		fourth := d.submit(on("fourth", "d"))
+		two := d.expect("second", "third", "fourth")
+		one.end <- nil
+		two.end <- nil
+		for _, c := range []*caller{first, second, third, fourth} {
+			c.expect(t, nil)
+		}
+		d.committer.Close()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		d := start(t, filling)
+		first := d.submit(on("first", "a"))
+		one := d.expect("first")
+		second := d.submit(on("second", "b"))
+		time.Sleep(filling.Patience - 1)
+		d.expectNone()
+		time.Sleep(1)
+		two := d.expect("second")
+		two.end <- nil
+		second.expect(t, nil)
+		one.end <- nil
+		first.expect(t, nil)
+
+		// A transaction that ended in time leaves nothing overdue.
+		third := d.submit(on("third", "a"))
+		three := d.expect("third")
+		fourth := d.submit(on("fourth", "b"))
+		d.expectNone()
+		three.end <- nil
+		d.expect("fourth").end <- nil
+		third.expect(t, nil)
+		fourth.expect(t, nil)
+		time.Sleep(2 * filling.Patience)
+		d.committer.Close()
+	})
+}
