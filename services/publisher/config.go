@@ -3,8 +3,8 @@ package publisher
 import (
 	"errors"
 	"fmt"
-	"time"
 	"net"
+	"time"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"

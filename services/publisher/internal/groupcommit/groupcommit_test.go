@@ -546,7 +546,7 @@ func TestAFurtherTransactionWaitsForCompany(t *testing.T) {
 		second := d.submit(on("second", "b"))
 		time.Sleep(filling.Patience - 1)
 		d.expectNone()
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		two := d.expect("second")
 		two.end <- nil
 		second.expect(t, nil)
