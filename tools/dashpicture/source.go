@@ -45,7 +45,7 @@ func (s *source) query(expression, legend string) ([]line, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
 	var decoded struct {
 		Status, Error string
 		Data          struct {
