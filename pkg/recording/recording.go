@@ -35,9 +35,7 @@ type Payload struct {
 	// NeedsChain is set on updates with a contract-wallet signature: a chain that
 	// accepts it has to be at hand.
 	NeedsChain bool
-	// CreatedNS is when the payload was recorded, in Unix nanoseconds.
-	CreatedNS int64
-	Envelope  *backendv1.ClientEnvelope
+	Envelope   *backendv1.ClientEnvelope
 	// Expect is the manifest's own account of the payload.
 	Expect json.RawMessage
 }
@@ -69,10 +67,9 @@ type manifestEntry struct {
 }
 
 type scenarioEntry struct {
-	ID        string `json:"id"`
-	Request   int    `json:"request"`
-	Topic     string `json:"topic"`
-	CreatedNS int64  `json:"created_ns"`
+	ID      string `json:"id"`
+	Request int    `json:"request"`
+	Topic   string `json:"topic"`
 }
 
 // Load reads the recording that is built into the program.
@@ -136,7 +133,7 @@ func load(entry manifestEntry, line scenarioEntry) (Payload, error) {
 		return Payload{}, err
 	}
 	return Payload{
-		ID: entry.ID, Step: entry.Step, Request: line.Request, Topic: name, CreatedNS: line.CreatedNS,
+		ID: entry.ID, Step: entry.Step, Request: line.Request, Topic: name,
 		IsCommitOrProposal: facts.ContentType == "commit" || facts.ContentType == "proposal",
 		NeedsChain:         facts.NeedsChain, Envelope: client, Expect: entry.Expect,
 	}, nil

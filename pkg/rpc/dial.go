@@ -16,8 +16,6 @@ import (
 type DialDeps struct {
 	// MaxResponseBytes is the longest message accepted from the role.
 	MaxResponseBytes int
-	// Options are further options, such as a stats handler.
-	Options []grpc.DialOption
 }
 
 // dialServiceConfig spreads calls over all instances that say they serve.
@@ -56,7 +54,7 @@ func Dial(endpoints string, deps DialDeps) (*grpc.ClientConn, error) {
 		options = append(options, grpc.WithResolvers(hosts))
 		target = hostsScheme + ":///role"
 	}
-	conn, err := grpc.NewClient(target, append(options, deps.Options...)...)
+	conn, err := grpc.NewClient(target, options...)
 	if err != nil {
 		return nil, fmt.Errorf("prepare a connection to %q: %w", endpoints, err)
 	}

@@ -29,10 +29,6 @@ type Deps struct {
 	Metrics  *telemetry.Metrics
 	// Version is published as server_version.
 	Version string
-	// ServerOptions and DialOptions are further options of the public server and
-	// of the connections to the roles, such as stats handlers.
-	ServerOptions []grpc.ServerOption
-	DialOptions   []grpc.DialOption
 }
 
 // Gateway serves the public port.
@@ -95,7 +91,7 @@ func dialRoles(cfg Config, deps Deps, budget *forward.Budget) (roles, error) {
 	} {
 		made, err := forward.NewRole(cfg.Forward, forward.Deps{
 			Name: role.name, Endpoints: role.endpoints, MaxResponseBytes: int(cfg.Limits.MaxResponseBytes),
-			Budget: budget, Metrics: deps.Metrics, DialOptions: deps.DialOptions,
+			Budget: budget, Metrics: deps.Metrics,
 		})
 		*role.into = made
 		errs = append(errs, err)
@@ -124,7 +120,7 @@ func (g *Gateway) newNative(methods []method) *rpc.Server {
 		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
 		Public:          true,
 		Unknown:         unimplemented,
-		Options:         append(nativeOptions(g.config), g.deps.ServerOptions...),
+		Options:         nativeOptions(g.config),
 	}, nativeServices(methods, g.config.Front.BodyTimeout, g.deps.Logger)...)
 	if g.config.Front.Reflection {
 		server.RegisterOn(func(s *grpc.Server) { reflection.Register(s) })

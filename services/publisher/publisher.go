@@ -30,8 +30,6 @@ type Deps struct {
 	Listener net.Listener
 	Logger   *slog.Logger
 	Metrics  *telemetry.Metrics
-	// ServerOptions are further options of the gRPC server. May be empty.
-	ServerOptions []grpc.ServerOption
 	// Clock decides about the lifetime of key packages; nil is the real one.
 	Clock func() time.Time
 }
@@ -93,7 +91,7 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 	p.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
 		Metrics: deps.Metrics, Logger: deps.Logger,
 		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
-		Options:         append([]grpc.ServerOption{grpc.NumStreamWorkers(handlers)}, deps.ServerOptions...),
+		Options:         []grpc.ServerOption{grpc.NumStreamWorkers(handlers)},
 	}, rpc.Service{
 		Name:    "xmtp.backend.v1.PublishService",
 		Methods: []rpc.Method{{Name: "Publish", Unary: p.publish}},

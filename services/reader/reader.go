@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
@@ -28,8 +27,6 @@ type Deps struct {
 	Listener net.Listener
 	Logger   *slog.Logger
 	Metrics  *telemetry.Metrics
-	// ServerOptions are further options of the server, such as stats handlers.
-	ServerOptions []grpc.ServerOption
 }
 
 // Reader is the role.
@@ -61,7 +58,7 @@ func New(cfg Config, deps Deps) (*Reader, error) {
 		return nil, err
 	}
 	r.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
-		Metrics: deps.Metrics, Logger: deps.Logger, MaxRequestBytes: int(cfg.Limits.MaxRequestBytes), Options: deps.ServerOptions,
+		Metrics: deps.Metrics, Logger: deps.Logger, MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
 	}, query.New(cfg.Limits, r.primary, r.replica).Service(), identity.New(cfg.Limits, r.replica, r.verifier, cfg.SCWConcurrency).Service())
 	return r, nil
 }

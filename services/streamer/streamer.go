@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
@@ -80,8 +79,6 @@ type Deps struct {
 	Listener net.Listener
 	Logger   *slog.Logger
 	Metrics  *telemetry.Metrics
-	// ServerOptions are further options of the gRPC server.
-	ServerOptions []grpc.ServerOption
 }
 
 // Streamer is the role. Run may be called once.
@@ -117,7 +114,6 @@ func New(cfg Config, deps Deps) (*Streamer, error) {
 		Metrics:         deps.Metrics,
 		Logger:          deps.Logger,
 		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
-		Options:         deps.ServerOptions,
 	}, rpc.Service{Name: ServiceName, Methods: []rpc.Method{
 		{Name: "Subscribe", Stream: s.hub.Subscribe, ClientStreams: true},
 		{Name: "SubscribeStatic", Stream: s.hub.SubscribeStatic},

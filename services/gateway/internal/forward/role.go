@@ -60,12 +60,11 @@ type Deps struct {
 	MaxResponseBytes int
 	Budget           *Budget
 	Metrics          *telemetry.Metrics
-	DialOptions      []grpc.DialOption
 }
 
 // NewRole prepares the connections to a role. Close ends them.
 func NewRole(config Config, deps Deps) (*Role, error) {
-	conn, err := rpc.Dial(deps.Endpoints, rpc.DialDeps{MaxResponseBytes: deps.MaxResponseBytes, Options: deps.DialOptions})
+	conn, err := rpc.Dial(deps.Endpoints, rpc.DialDeps{MaxResponseBytes: deps.MaxResponseBytes})
 	if err != nil {
 		return nil, fmt.Errorf("reach the %s: %w", deps.Name, err)
 	}
