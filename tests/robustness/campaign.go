@@ -109,6 +109,10 @@ func withTraffic(ctx context.Context, cluster *fault.Cluster, options Options) (
 	healed := time.Now()
 	t.StopPublishing()
 	say(options.Out, "all faults are healed; waiting until every stream has everything")
+	if err := cluster.EndPublishing(ctx, cluster.Primary); err != nil {
+		_ = t.Stop()
+		return nil, err
+	}
 	table, heads, err := fault.Table(ctx, cluster.DatabaseURL(cluster.Primary))
 	if err != nil {
 		_ = t.Stop()

@@ -27,7 +27,7 @@ func TestFailoverToASynchronousReplicaLosesNothing(t *testing.T) {
 	require.NoError(t, c.Primary.Kill())
 	require.NoError(t, c.FailOver(t.Context()))
 	acknowledgeMore(t, tr, 200)
-	history := finish(t, tr, c.DatabaseURL(c.Replica))
+	history := finish(t, c, tr, c.Replica)
 	require.Empty(t, check.All(history))
 }
 
@@ -54,7 +54,7 @@ func TestFailoverToALaggingReplicaReusesNothing(t *testing.T) {
 	before := tr.Recorder.Highest()
 	require.NoError(t, c.FailOver(t.Context()))
 	acknowledgeMore(t, tr, 200)
-	history := finish(t, tr, c.DatabaseURL(c.Replica))
+	history := finish(t, c, tr, c.Replica)
 
 	history.Lost = lost(history)
 	require.NotEmpty(t, history.Lost, "the replica lagged, so something must be missing")

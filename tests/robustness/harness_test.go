@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
 	"github.com/xmtp-selfhosted/backend/tests/robustness/check"
 	"github.com/xmtp-selfhosted/backend/tests/robustness/fault"
 	"github.com/xmtp-selfhosted/backend/tests/robustness/traffic"
@@ -86,11 +87,12 @@ func acknowledgeMore(t *testing.T, tr *traffic.Traffic, n int) {
 		"%d more publishes were not acknowledged", n)
 }
 
-// finish ends the traffic and returns what was seen beside what url holds.
-func finish(t *testing.T, tr *traffic.Traffic, url string) *check.History {
+// finish ends the traffic and returns what was seen beside what the server holds.
+func finish(t *testing.T, c *fault.Cluster, tr *traffic.Traffic, server *pglocal.Server) *check.History {
 	t.Helper()
 	tr.StopPublishing()
-	table, heads, err := fault.Table(t.Context(), url)
+	require.NoError(t, c.EndPublishing(t.Context(), server))
+	table, heads, err := fault.Table(t.Context(), c.DatabaseURL(server))
 	require.NoError(t, err)
 	settling, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()

@@ -38,7 +38,7 @@ func TestDiskFull(t *testing.T) {
 		require.NoError(t, c.Primary.Start(t.Context()))
 	}
 	acknowledgeMore(t, tr, 100)
-	history := finish(t, tr, c.DatabaseURL(c.Primary))
+	history := finish(t, c, tr, c.Primary)
 	require.Empty(t, check.All(history))
 }
 
@@ -112,7 +112,7 @@ func TestNoConnectionsLeft(t *testing.T) {
 		require.NoError(t, conn.Close(t.Context()))
 	}
 	acknowledgeMore(t, tr, 100)
-	require.Empty(t, check.All(finish(t, tr, c.DatabaseURL(c.Primary))))
+	require.Empty(t, check.All(finish(t, c, tr, c.Primary)))
 }
 
 // PostgreSQL's clock jumps an hour ahead, and back again. Times of envelopes jump
@@ -123,7 +123,7 @@ func TestClockJump(t *testing.T) {
 		require.NoError(t, c.RestartPrimaryAt(t.Context(), offset))
 		acknowledgeMore(t, tr, 60)
 	}
-	history := finish(t, tr, c.DatabaseURL(c.Primary))
+	history := finish(t, c, tr, c.Primary)
 	jumped := false
 	for i := range history.Table {
 		if i > 0 && history.Table[i].Meta.ServerNS < history.Table[i-1].Meta.ServerNS-int64(30*time.Minute) {

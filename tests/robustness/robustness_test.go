@@ -25,14 +25,14 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// All parts break at random for a minute, and every promise is kept. A finding
+// All parts break at random for two minutes, and every promise is kept. A finding
 // prints the seed that repeats it.
 func TestChaosShort(t *testing.T) {
 	seed := uint64(time.Now().UnixNano() % 1_000_000)
 	if given := os.Getenv(seedVariable); given != "" {
 		require.NoError(t, json.Unmarshal([]byte(given), &seed))
 	}
-	r, err := robustness.Run(t.Context(), robustness.Options{Seed: seed, Duration: time.Minute, Binaries: binaries, Out: lines{t}})
+	r, err := robustness.Run(t.Context(), robustness.Options{Seed: seed, Duration: 2 * time.Minute, Binaries: binaries, Out: lines{t}})
 	require.NoError(t, err)
 	require.NoError(t, r.Markdown(lines{t}))
 	require.Greater(t, r.Counts.Delivered, r.Rows, "there are six streams")

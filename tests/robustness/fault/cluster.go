@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -304,6 +305,38 @@ func (c *Cluster) Exec(ctx context.Context, url string, statements ...string) er
 		}
 	}
 	return nil
+}
+
+// EndPublishing stops the publishers and waits until none of their transactions is
+// left on the server: afterwards its table does not change any more. A client that
+// gave up says nothing about that, its request may still be under way.
+func (c *Cluster) EndPublishing(ctx context.Context, server *pglocal.Server) error {
+	for _, p := range c.Processes {
+		if strings.HasPrefix(p.Name, "publisher") {
+			if err := p.End(syscall.SIGTERM); err != nil {
+				return err
+			}
+		}
+	}
+	conn, err := pgx.Connect(ctx, c.DatabaseURL(server))
+	if err != nil {
+		return fmt.Errorf("wait for the last transactions: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for {
+		var writing int
+		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+			AND (backend_xid IS NOT NULL OR state = 'active')`).Scan(&writing)
+		if err != nil || writing == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the last %d transactions: %w", writing, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // Died lists processes that ended by themselves: no fault of the schedule may

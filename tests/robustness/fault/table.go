@@ -12,7 +12,8 @@ import (
 	"github.com/xmtp-selfhosted/backend/tests/robustness/check"
 )
 
-// Table reads what a server holds: every row with its commit time, and the heads.
+// Table reads what a server holds in one snapshot: every row with its commit time,
+// and the heads.
 // xmin is used for the time, so that a wrong commit_xid cannot hide anything.
 func Table(ctx context.Context, url string) ([]check.Row, map[topic.Topic]topic.SequenceID, error) {
 	conn, err := pgx.Connect(ctx, url)
@@ -20,8 +21,13 @@ func Table(ctx context.Context, url string) ([]check.Row, map[topic.Topic]topic.
 		return nil, nil, fmt.Errorf("read the final table: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	snapshot, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the final table: %w", err)
+	}
+	defer func() { _ = snapshot.Rollback(context.WithoutCancel(ctx)) }()
 	var table []check.Row
-	rows, err := conn.Query(ctx, `SELECT topic, sequence_id, server_ns, coalesce(expiry_ns, 0), message_hash, is_commit_or_proposal,
+	rows, err := snapshot.Query(ctx, `SELECT topic, sequence_id, server_ns, coalesce(expiry_ns, 0), message_hash, is_commit_or_proposal,
 		sha256(payload), pg_xact_commit_timestamp(xmin) FROM envelopes ORDER BY sequence_id`)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the final table: %w", err)
@@ -43,7 +49,7 @@ func Table(ctx context.Context, url string) ([]check.Row, map[topic.Topic]topic.
 		return nil, nil, fmt.Errorf("read the final table: %w", err)
 	}
 	heads := map[topic.Topic]topic.SequenceID{}
-	rows, err = conn.Query(ctx, `SELECT topic, last_sequence_id FROM topic_heads WHERE last_sequence_id > 0`)
+	rows, err = snapshot.Query(ctx, `SELECT topic, last_sequence_id FROM topic_heads WHERE last_sequence_id > 0`)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the final heads: %w", err)
 	}

@@ -42,9 +42,11 @@ func newPublisher(t *Traffic, conn *grpc.ClientConn, seed uint64, groups []testk
 	}
 }
 
+// run publishes until ctx ends. A request that was begun is finished: one that is
+// cut off may still be stored, after its client has gone.
 func (p *publisher) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		p.once(ctx)
+		p.once(context.WithoutCancel(ctx))
 		sleep(ctx, time.Duration(p.random.Float64()*2*float64(p.traffic.config.Pause)))
 	}
 }
@@ -160,13 +162,8 @@ func (p *publisher) publish(ctx context.Context, request []*backendv1.ClientEnve
 			recorder.acknowledged(begun, contents, response)
 			return true
 		}
-		if ctx.Err() != nil {
-			return false
-		}
 		recorder.failed("Publish", err)
-		if !sleep(ctx, attemptPause) {
-			return false
-		}
+		sleep(ctx, attemptPause)
 	}
 	return false
 }

@@ -124,7 +124,8 @@ func (t *Traffic) dial() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// StopPublishing ends publishers and readers. Streams go on.
+// StopPublishing ends publishers, once their last requests were answered or given
+// up, and readers. Streams go on.
 func (t *Traffic) StopPublishing() {
 	t.publishing.stop()
 	t.reading.stop()
