@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,13 +194,12 @@ func (w *writer) storeSized(size int, names ...topic.Topic) []stored {
 	return w.storePayloads(payloads, names)
 }
 
-var payloadCount int
+var payloadCount atomic.Uint64
 
 // payloadOf is the encoding of a group message that no other has.
 func payloadOf(size int) []byte {
-	payloadCount++
 	data := make([]byte, max(size, 8))
-	binary.BigEndian.PutUint64(data, uint64(payloadCount))
+	binary.BigEndian.PutUint64(data, payloadCount.Add(1))
 	encoded, err := proto.Marshal(&backendv1.ClientEnvelope{Payload: &backendv1.ClientEnvelope_GroupMessage{
 		GroupMessage: &backendv1.GroupMessage{Data: data},
 	}})
