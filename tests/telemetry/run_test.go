@@ -1,6 +1,7 @@
 // Package telemetry runs the whole backend with real telemetry under a recorded
-// client session, and looks at what came out: metrics on the Prometheus port and
-// over OTLP, spans over OTLP, logs.
+// client session, and looks at what came out: metrics on the Prometheus port,
+// metrics and spans that the OpenTelemetry Collector received and passed on, logs.
+// It is a module of its own for the sake of the collector and of Prometheus.
 package telemetry_test
 
 import (
@@ -44,10 +45,10 @@ const (
 
 // outcome is everything that the backend told its operator.
 type outcome struct {
-	plan     *replay.Plan
-	scraped  string
-	receiver *receiver
-	logs     string
+	plan    *replay.Plan
+	scraped string
+	tempo   *tempo
+	logs    string
 }
 
 // lockedBuffer takes lines from many goroutines.
@@ -75,8 +76,9 @@ func TestTelemetry(t *testing.T) {
 func run(t *testing.T) *outcome {
 	t.Helper()
 	seen := &outcome{}
-	var endpoint string
-	seen.receiver, endpoint = startReceiver(t)
+	received, address := startTempo(t)
+	seen.tempo = received
+	endpoint, stopCollector := startCollector(t, address)
 	cfg := telemetry.Config{OTLPEndpoint: endpoint, MetricsListen: "127.0.0.1:0", TraceRatio: 1, LogLevel: "debug", LogFormat: "json"}
 	logs := &lockedBuffer{}
 	observed, err := telemetry.Start(t.Context(), cfg, "1.2.3-test", telemetry.Options{
@@ -117,6 +119,7 @@ func run(t *testing.T) *outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	require.NoError(t, observed.Shutdown(ctx))
+	stopCollector()
 	logs.mu.Lock()
 	defer logs.mu.Unlock()
 	seen.logs = logs.String()
@@ -191,7 +194,7 @@ func everyMetric(t *testing.T, seen *outcome) {
 		for _, role := range d.Roles {
 			assert.True(t, seen.hasSeries(d.Name, role), "%s has no value from the %s", d.Name, role)
 		}
-		assert.True(t, seen.receiver.metrics[d.Name], "%s did not arrive over OTLP", d.Name)
+		assert.True(t, seen.tempo.metrics[d.Name], "%s did not come through the collector", d.Name)
 	}
 	for _, line := range strings.Split(seen.scraped, "\n") {
 		name, _, _ := strings.Cut(strings.TrimPrefix(line, "# TYPE "), " ")
@@ -223,7 +226,7 @@ func completionLines(t *testing.T, seen *outcome) {
 		}
 	}
 	spans := 0
-	for _, s := range seen.receiver.spans {
+	for _, s := range seen.tempo.spans {
 		if s.role == telemetry.Publisher && s.GetName() == publishSpan {
 			spans++
 		}
@@ -243,7 +246,7 @@ func nothingOfAUser(t *testing.T, seen *outcome) {
 		}
 	}
 	require.Greater(t, len(secrets), 20)
-	exported := append([][]byte{[]byte(seen.scraped), []byte(seen.logs)}, seen.receiver.exported...)
+	exported := append([][]byte{[]byte(seen.scraped), []byte(seen.logs)}, seen.tempo.exported...)
 	all := bytes.Join(exported, []byte{0})
 	for _, present := range []string{publishSpan, "xmtp_publish_envelopes", "trace_id"} {
 		require.True(t, bytes.Contains(all, []byte(present)), "the search finds what is there")

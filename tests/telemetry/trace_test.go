@@ -24,7 +24,7 @@ const (
 //	streamer       deliver, which links to the stream that it went to
 func oneTrace(t *testing.T, seen *outcome) {
 	byID := map[string]span{}
-	for _, s := range seen.receiver.spans {
+	for _, s := range seen.tempo.spans {
 		byID[string(s.GetTraceId())+string(s.GetSpanId())] = s
 	}
 	parent := func(s span) (span, bool) {
@@ -32,7 +32,7 @@ func oneTrace(t *testing.T, seen *outcome) {
 		return p, ok
 	}
 	delivered, transactions := 0, 0
-	for _, s := range seen.receiver.spans {
+	for _, s := range seen.tempo.spans {
 		switch {
 		case s.role == telemetry.Streamer && s.GetName() == "deliver":
 			delivered++

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// receiver takes OTLP over gRPC as a collector does, and keeps all of it.
-type receiver struct {
+// tempo takes OTLP over gRPC as Tempo does, and keeps all of it.
+type tempo struct {
 	tracecollector.UnimplementedTraceServiceServer
 	mu       sync.Mutex
 	spans    []span
@@ -30,20 +30,20 @@ type span struct {
 	role string
 }
 
-// metricsReceiver is the other service: both have a method called Export.
-type metricsReceiver struct {
+// metricsService is the other service: both have a method called Export.
+type metricsService struct {
 	metricscollector.UnimplementedMetricsServiceServer
-	*receiver
+	*tempo
 }
 
-func startReceiver(t *testing.T) (*receiver, string) {
+func startTempo(t *testing.T) (*tempo, string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	r := &receiver{metrics: map[string]bool{}}
+	r := &tempo{metrics: map[string]bool{}}
 	server := grpc.NewServer()
 	tracecollector.RegisterTraceServiceServer(server, r)
-	metricscollector.RegisterMetricsServiceServer(server, metricsReceiver{receiver: r})
+	metricscollector.RegisterMetricsServiceServer(server, metricsService{tempo: r})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -57,7 +57,7 @@ func startReceiver(t *testing.T) (*receiver, string) {
 }
 
 // Export implements the trace service.
-func (r *receiver) Export(_ context.Context, request *tracecollector.ExportTraceServiceRequest) (*tracecollector.ExportTraceServiceResponse, error) {
+func (r *tempo) Export(_ context.Context, request *tracecollector.ExportTraceServiceRequest) (*tracecollector.ExportTraceServiceResponse, error) {
 	r.keep(request)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,14 +78,14 @@ func (r *receiver) Export(_ context.Context, request *tracecollector.ExportTrace
 }
 
 // Export implements the metrics service.
-func (r metricsReceiver) Export(_ context.Context, request *metricscollector.ExportMetricsServiceRequest) (*metricscollector.ExportMetricsServiceResponse, error) {
+func (r metricsService) Export(_ context.Context, request *metricscollector.ExportMetricsServiceRequest) (*metricscollector.ExportMetricsServiceResponse, error) {
 	r.keep(request)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, resource := range request.GetResourceMetrics() {
 		for _, scope := range resource.GetScopeMetrics() {
 			for _, m := range scope.GetMetrics() {
-				r.receiver.metrics[promName(m)] = true
+				r.tempo.metrics[promName(m)] = true
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func promName(m *metrics.Metric) string {
 	return m.GetName()
 }
 
-func (r *receiver) keep(request proto.Message) {
+func (r *tempo) keep(request proto.Message) {
 	encoded, err := proto.Marshal(request)
 	if err != nil {
 		panic(err)
