@@ -2,7 +2,7 @@
 GO      ?= go
 MODULES := proto pkg services/publisher services/reader services/streamer services/gateway cmd tests
 # Not in the workspace: the requirements of Helm and Kubernetes would choose versions for everything else.
-ALONE   := tests/deploy tests/dashboards tools/dashpicture
+ALONE   := tests/deploy tests/dashboards tests/telemetry tools/dashpicture
 ROLES   := publisher reader streamer gateway
 # Every package of every module, as patterns that work in the workspace.
 ALL     := $(MODULES:%=./%/...)

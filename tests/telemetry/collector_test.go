@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -91,4 +93,15 @@ func collectorParts() (otelcol.Factories, error) {
 		return otelcol.Factories{}, err
 	}
 	return otelcol.Factories{Receivers: receivers, Processors: processors, Exporters: exporters, Telemetry: otelconftelemetry.NewFactory()}, nil
+}
+
+// TestComposeRunsThisCollector: what is tested here is what compose starts.
+func TestComposeRunsThisCollector(t *testing.T) {
+	modules, err := os.ReadFile("go.mod")
+	require.NoError(t, err)
+	version := regexp.MustCompile(`collector/otelcol v(\S+)`).FindSubmatch(modules)
+	require.NotNil(t, version)
+	compose, err := os.ReadFile("../../docker-compose.yml")
+	require.NoError(t, err)
+	require.Contains(t, string(compose), "image: otel/opentelemetry-collector-contrib:"+string(version[1])+"\n")
 }

@@ -51,7 +51,28 @@ func readRules(t *testing.T) ruleFile {
 	return rules
 }
 
-// expressions are all queries of dashboards and alerts, by where they are.
+// promqlBlock is queries in a document, one a line.
+var promqlBlock = regexp.MustCompile("(?ms)^```promql\n(.*?)^```$")
+
+// documents are the pages for operators, by their path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/runbooks/*.md"} {
+		paths, err := filepath.Glob("../../" + pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, paths, pattern)
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			pages[strings.TrimPrefix(path, "../../")] = string(text)
+		}
+	}
+	return pages
+}
+
+// expressions are all queries of dashboards, alerts and documents, by where they
+// are.
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -71,31 +92,18 @@ func expressions(t *testing.T) map[string]string {
 	}
 	for _, group := range readRules(t).Groups {
 		for _, rule := range group.Rules {
-			found[rule.Alert] = rule.Expr
+			found["alert "+rule.Alert] = rule.Expr
 		}
 	}
-	require.Greater(t, len(found), 60)
+	for page, text := range documents(t) {
+		for _, block := range promqlBlock.FindAllStringSubmatch(text, -1) {
+			for line := range strings.Lines(block[1]) {
+				found[page+": "+line] = line
+			}
+		}
+	}
+	require.Greater(t, len(found), 90)
 	return found
-}
-
-var (
-	// notNames are the parts of an expression in which names are labels.
-	notNames   = regexp.MustCompile(`\{[^}]*\}|\b(by|without|on|ignoring)\s*\([^)]*\)`)
-	metricName = regexp.MustCompile(`\b(grpc|xmtp|process|go)_[a-z_]+`)
-	matcher    = regexp.MustCompile(`([a-z_]+)(=|!=|=~|!~)"`)
-)
-
-func dashboards(t *testing.T, seen *outcome) {
-	for where, expression := range expressions(t) {
-		names := metricName.FindAllString(notNames.ReplaceAllString(expression, ""), -1)
-		assert.NotEmpty(t, names, where)
-		for _, name := range names {
-			assert.Regexp(t, `(?m)^`+name+`[{ ]`, seen.scraped, "%s uses %s", where, name)
-		}
-		for _, m := range matcher.FindAllStringSubmatch(expression, -1) {
-			assert.Regexp(t, `[{,]`+m[1]+`="`, seen.scraped, "%s uses the label %s", where, m[1])
-		}
-	}
 }
 
 func TestPrometheusAcceptsEveryQuery(t *testing.T) {

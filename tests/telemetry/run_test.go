@@ -67,7 +67,7 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 func TestTelemetry(t *testing.T) {
 	seen := run(t)
 	t.Run("every metric is recorded by its roles", func(t *testing.T) { everyMetric(t, seen) })
-	t.Run("dashboards and alerts use what exists", func(t *testing.T) { dashboards(t, seen) })
+	t.Run("queries of dashboards, alerts and documents use what exists", func(t *testing.T) { queriesUseWhatExists(t, seen) })
 	t.Run("a publish and its delivery are one trace", func(t *testing.T) { oneTrace(t, seen) })
 	t.Run("a call has one completion line with its trace", func(t *testing.T) { completionLines(t, seen) })
 	t.Run("nothing of a user is exported", func(t *testing.T) { nothingOfAUser(t, seen) })
