@@ -19,7 +19,7 @@ import (
 // LowestSchema is the lowest schema version that this binary works with. A
 // higher one is accepted, so that old and new instances run together during an
 // upgrade.
-const LowestSchema = 1
+const LowestSchema = 2
 
 // Migrate applies the migrations that the database lacks and returns the
 // version it then has. Concurrent callers wait for each other: goose polls

@@ -97,19 +97,82 @@ func identifiers(n int) string {
 
 func cursors(n, at int) string { return fmt.Sprintf("array_fill(%d::bigint, ARRAY[%d])", at, n) }
 
-// Every read is by the intended index whatever the size of the table, touches
-// about as many rows as it returns, and sorts nothing but what it returns.
-func TestReadsProbeTheirIndexes(t *testing.T) {
-	db := pgtest.MigratedPrimary(t, migrate)
-	conn := connect(t, db.PrimaryURL)
+// Each statement goes by the intended indexes whatever the size of the tables.
+func TestStatementsProbeTheirIndexes(t *testing.T) {
+	url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+	conn := connect(t, url)
 	for _, step := range strings.Split(manyRows, ";") {
 		_, err := conn.Exec(t.Context(), step)
 		require.NoError(t, err)
 	}
-	for name, value := range store.ReadSettings() {
+	t.Run("reads", func(t *testing.T) { testPlansOfReads(t, session(t, url, store.ReadSettings())) })
+	t.Run("publish", func(t *testing.T) { testPlansOfPublish(t, session(t, url, store.PublisherSettings())) })
+}
+
+// session is a connection with the settings of a pool.
+func session(t *testing.T, url string, settings map[string]string) *pgx.Conn {
+	t.Helper()
+	conn := connect(t, url)
+	for name, value := range settings {
 		_, err := conn.Exec(t.Context(), fmt.Sprintf("SET %s = '%s'", name, value))
 		require.NoError(t, err)
 	}
+	return conn
+}
+
+// hashes is a SQL literal of n hashes that no row has.
+func hashes(n int) string {
+	quoted := make([]string, n)
+	for i := range quoted {
+		quoted[i] = fmt.Sprintf(`"\\x%x"`, sha256.Sum256([]byte(fmt.Sprint("new ", n, " ", i))))
+	}
+	return "'{" + strings.Join(quoted, ",") + "}'"
+}
+
+// A publish probes one index entry a topic or an envelope and scans no table.
+func testPlansOfPublish(t *testing.T, conn *pgx.Conn) {
+	_, err := conn.Exec(t.Context(), "SELECT setval('envelope_sequence', 3000000)") // above all heads
+	require.NoError(t, err)
+	// What is explained is what runs second, when all of the n are stored.
+	once := func(n float64) map[string]float64 {
+		return map[string]float64{"envelopes_topic_message_hash_key": n, "envelopes_pkey": n}
+	}
+	for _, c := range []struct {
+		name, file, types, arguments string
+		// most has how many rows may be touched by each index.
+		most map[string]float64
+	}{
+		{"lock_topics", "publish_lock_topics.sql", "bytea[]", topics(1000), nil},
+		{"heads", "publish_heads.sql", "bytea[]", topics(1000), map[string]float64{"topic_heads_pkey": 1000}},
+		{"stored", "publish_stored.sql", "bytea[], bytea[]", topics(1000) + "," + hashes(1000), map[string]float64{"envelopes_topic_message_hash_key": 0}},
+		{"move_heads", "publish_move_heads.sql", "bytea[], bigint[]", topics(1000) + "," + cursors(1000, 2_000_000), map[string]float64{"topic_heads_pkey": 1000}},
+		{"at_once_one_row", "publish_at_once.sql", "bytea[], bytea[], bigint[], boolean[], bytea[]",
+			topics(1) + "," + hashes(1) + ", '{0}', '{f}', '{a}'", once(1)},
+		{"at_once_many_rows", "publish_at_once.sql", "bytea[], bytea[], bigint[], boolean[], bytea[]",
+			topics(1000) + "," + hashes(1000) + "," + cursors(1000, 0) + ", array_fill(false, ARRAY[1000]), array_fill('a'::bytea, ARRAY[1000])",
+			once(1000)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			plan, took := explain(t, conn, c.name, c.file, c.types, c.arguments)
+			found := map[string]float64{}
+			plan.walk(func(n *node) {
+				require.NotContains(t, []string{"Seq Scan", "Bitmap Heap Scan", "Hash Join", "Merge Join"}, n.Type)
+				if n.Index != "" {
+					found[n.Index] += (n.Rows + n.Removed) * n.Loops
+				}
+			})
+			require.Len(t, found, len(c.most), "%v", found)
+			for index, rows := range found {
+				require.LessOrEqual(t, rows, c.most[index], index)
+			}
+			t.Logf("%s: %v, %v on the server", c.name, found, took)
+		})
+	}
+}
+
+// Every read is by the intended index whatever the size of the table, touches
+// about as many rows as it returns, and sorts nothing but what it returns.
+func testPlansOfReads(t *testing.T, conn *pgx.Conn) {
 	type indexes []string
 	queryTypes := "bytea[],bigint[],bigint,bigint,bigint"
 	for _, c := range []struct {

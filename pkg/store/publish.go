@@ -67,6 +67,14 @@ const groupLockTimeout = 250 * time.Millisecond
 // between two statements, and with it the locks it holds.
 const idleInTransactionTimeout = 5 * time.Second
 
+// publisherSettings steer the planner. Every statement of a publish reaches few
+// rows by a key that it is given in arrays: one plan of nested index scans is
+// right for all of them, at any size of the tables, and is made once per
+// connection.
+var publisherSettings = map[string]string{
+	"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+}
+
 // Publisher writes envelopes. Its connections go to the primary and have each
 // checked the lineage of the sequence before their first use.
 type Publisher struct {
@@ -80,16 +88,14 @@ type Publisher struct {
 // sequence on to another lineage. Close ends it.
 func OpenPublisher(url config.Secret, cfg PoolConfig, lineageChanged func(context.Context)) (*Publisher, error) {
 	p := &Publisher{changed: lineageChanged}
-	pool, err := Open(url, cfg,
+	options := []Option{
 		WithSetting("lock_timeout", milliseconds(groupLockTimeout)),
 		WithSetting("idle_in_transaction_session_timeout", milliseconds(idleInTransactionTimeout)),
-		// Every statement here reaches few rows by a key that it is given in
-		// arrays. One plan of nested index scans is right for all of them, at any
-		// size of the tables, and is made once per connection.
-		WithSetting("plan_cache_mode", "force_generic_plan"),
-		WithSetting("enable_seqscan", "off"),
-		WithSetting("enable_hashjoin", "off"),
-		WithSetting("enable_mergejoin", "off"))
+	}
+	for name, value := range publisherSettings {
+		options = append(options, WithSetting(name, value))
+	}
+	pool, err := Open(url, cfg, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +125,9 @@ type Batch struct {
 	Keys []Key
 	// Identity says that identity updates are among them.
 	Identity bool
+	// Drafts, if there are any, are what to store for each key. The transaction is
+	// then tried in one statement first.
+	Drafts []Draft
 	// LockTimeout bounds the wait for one lock; 0 is the short bound of a
 	// transaction that requests share.
 	LockTimeout time.Duration
@@ -131,12 +140,16 @@ type Batch struct {
 type Locked struct {
 	// ServerNS is the start of the transaction (section 4 of the specification).
 	ServerNS int64
-	// Heads are in the order of Batch.Topics; 0 is a topic without an envelope.
+	// Heads are in the order of Batch.Topics; 0 is a topic without an envelope, or
+	// one that a committed transaction did not write to.
 	Heads []topic.SequenceID
 	// Stored has, by index in Batch.Keys, the envelopes that are stored.
 	Stored map[int]envelope.Meta
-	// IDs are new sequence ids, one for each key, ascending.
+	// IDs are new sequence ids, ascending: one for each key, or, once they are
+	// committed, one for each key that is not in Stored.
 	IDs []topic.SequenceID
+	// Committed says that the drafts are stored, each new one with the next of IDs.
+	Committed bool
 	// Lineage is what the ids belong to.
 	Lineage Lineage
 
@@ -168,7 +181,8 @@ type Writes struct {
 
 // Commit runs one publish transaction. Once all locks are held, judge decides
 // in memory what is stored; an error of judge rolls the transaction back and is
-// returned. After a nil error everything is committed on the primary (API-016).
+// returned. A batch with drafts leaves nothing to decide: judge is told what was
+// committed, and only when that could not be done at once is it asked. After a nil error everything is committed on the primary (API-016).
 // After any other the outcome is unknown only if the connection broke during the
 // commit: the same batch may be tried again, what is stored is then found.
 //
@@ -176,7 +190,7 @@ type Writes struct {
 func (p *Publisher) Commit(ctx context.Context, batch Batch, judge func(Locked) (Writes, error)) error {
 	return p.pool.with(ctx, "publish", func(conn *pgxpool.Conn) error {
 		err := p.commit(ctx, conn.Conn(), batch, judge)
-		if err != nil && !conn.Conn().IsClosed() {
+		if err != nil && conn.Conn().PgConn().TxStatus() != noTransaction && !conn.Conn().IsClosed() {
 			// A connection that cannot roll back is closed when it is released.
 			_, _ = conn.Exec(ctx, "ROLLBACK")
 		}
@@ -188,6 +202,17 @@ func (p *Publisher) commit(ctx context.Context, conn *pgx.Conn, batch Batch, jud
 	lineage, err := p.lineageOf(ctx, conn)
 	if err != nil {
 		return err
+	}
+	if batch.Drafts != nil {
+		found, err := storeAtOnce(ctx, conn, batch)
+		if err == nil {
+			found.Lineage = lineage
+			_, err = judge(found)
+			return err
+		}
+		if !needsLocks(err, batch) {
+			return err
+		}
 	}
 	names := topicArray(len(batch.Topics), func(i int) topic.Topic { return batch.Topics[i] })
 	locked, err := lockTopics(ctx, conn, batch, names)
@@ -204,6 +229,18 @@ func (p *Publisher) commit(ctx context.Context, conn *pgx.Conn, batch Batch, jud
 		return err
 	}
 	return write(ctx, conn, batch, locked, writes)
+}
+
+// noTransaction is the status of a connection outside of one (PostgreSQL manual,
+// ReadyForQuery).
+const noTransaction = 'I'
+
+// needsLocks says that the drafts of a batch could not be stored at once and can
+// be in a transaction that takes its locks first, or that has more time for them.
+func needsLocks(err error, batch Batch) bool {
+	return isSQLState(err, sqlSerializationFailure) ||
+		batch.LockTimeout > 0 && isSQLState(err, sqlLockNotAvailable) ||
+		batch.StatementTimeout > 0 && isSQLState(err, sqlQueryCanceled)
 }
 
 // lockTopics begins the transaction, takes its locks and reads what they

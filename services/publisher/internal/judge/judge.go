@@ -84,9 +84,53 @@ func (g *Group) collectTopics() {
 	g.topics = slices.Compact(g.topics)
 }
 
-// Batch is what the transaction has to lock and look at.
+// Batch is what the transaction has to lock and look at. If nothing that it may
+// find can refuse a request, it also has all there is to store.
 func (g *Group) Batch() store.Batch {
-	return store.Batch{Topics: g.topics, Keys: g.keys, Identity: g.identity}
+	batch := store.Batch{Topics: g.topics, Keys: g.keys, Identity: g.identity}
+	if g.isUnconditional() {
+		batch.Drafts = g.drafts()
+	}
+	return batch
+}
+
+// Beyond maxAtOnce bytes a statement that does everything at once would make
+// PostgreSQL put intermediate rows on disk (work_mem), and a round trip matters
+// little. bytesPerRow is what a row has there beside its payload.
+const (
+	maxAtOnce   = 1 << 20
+	bytesPerRow = 256
+)
+
+// isUnconditional says that every envelope of the group is either stored already
+// or to be stored.
+func (g *Group) isUnconditional() bool {
+	bytes := bytesPerRow * len(g.keys)
+	for _, r := range g.requests {
+		bytes += r.Bytes
+		if r.Identity || !r.FitsAnyResponse(g.rules.Limits) {
+			return false
+		}
+		for i := range r.Envelopes {
+			if r.Envelopes[i].Failure != nil {
+				return false
+			}
+		}
+	}
+	return bytes <= maxAtOnce
+}
+
+func (g *Group) drafts() []store.Draft {
+	drafts := make([]store.Draft, len(g.keys))
+	at := 0
+	for _, r := range g.requests {
+		for i := range r.Envelopes {
+			e := &r.Envelopes[i]
+			drafts[g.places[at].key] = store.Draft{Payload: e.Canonical, IsCommitOrProposal: e.IsCommitOrProposal, Retention: g.rules.retention(e)}
+			at++
+		}
+	}
+	return drafts
 }
 
 // bench is the state of a judgement: what is stored, and what will be.
@@ -103,7 +147,7 @@ type bench struct {
 }
 
 // Judge decides every request of the group, in arrival order, and sets its Metas
-// or Err. Each sees what is stored and what earlier accepted requests of the
+// or Err; of a transaction that is committed it only tells each what was stored. Each sees what is stored and what earlier accepted requests of the
 // group will store. The error is about the group as a whole.
 func (g *Group) Judge(locked store.Locked) (store.Writes, []notice.Stored, error) {
 	b := &bench{Group: g, locked: locked, known: make([]*envelope.Meta, len(g.keys)), heads: slices.Clone(locked.Heads)}
@@ -228,18 +272,27 @@ func appendAt(all, changes []store.Association, id topic.SequenceID) []store.Ass
 	return all
 }
 
-// expiry is when an envelope may be deleted; 0 is never (API-021).
-func (rules *Rules) expiry(e *request.Envelope, serverNS int64) (int64, error) {
-	var retention time.Duration
+// retention is how long an envelope is kept at least; 0 is for ever (API-021).
+func (rules *Rules) retention(e *request.Envelope) time.Duration {
+	if e.IsCommitOrProposal {
+		return 0
+	}
 	switch e.Topic.Kind() {
 	case topic.GroupMessage:
-		retention = rules.Retention.GroupMessage
+		return rules.Retention.GroupMessage
 	case topic.Welcome:
-		retention = rules.Retention.Welcome
+		return rules.Retention.Welcome
 	case topic.KeyPackage:
-		retention = rules.Retention.KeyPackage
+		return rules.Retention.KeyPackage
+	default:
+		return 0
 	}
-	if retention == 0 || e.IsCommitOrProposal {
+}
+
+// expiry is when an envelope may be deleted; 0 is never.
+func (rules *Rules) expiry(e *request.Envelope, serverNS int64) (int64, error) {
+	retention := rules.retention(e)
+	if retention == 0 {
 		return 0, nil
 	}
 	expiry, ok := limit.Expiry(serverNS, retention)

@@ -3,6 +3,7 @@
 package request
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -194,6 +195,16 @@ func metaAt(r *Request, metas []envelope.Meta, i int) *envelope.Meta {
 		i = int(r.places[i])
 	}
 	return &metas[i]
+}
+
+// FitsAnyResponse says that the response is short enough whatever its numbers are.
+func (r *Request) FitsAnyResponse(limits limit.Config) bool {
+	size := uint64(0)
+	for i := range r.Envelopes {
+		largest := envelope.Meta{Topic: r.Envelopes[i].Topic, SequenceID: math.MaxInt64, ServerNS: math.MaxInt64, ExpiryNS: math.MaxInt64, IsCommitOrProposal: true}
+		size = max(size, uint64(1+protowire.SizeBytes(largest.Size())))
+	}
+	return size*uint64(r.Count()) <= limits.MaxResponseBytes
 }
 
 // CheckResponse refuses metadata whose response would be too long.

@@ -1,0 +1,276 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/envelope"
+	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
+)
+
+// draftsOf is a batch of envelopes named by their payloads, each on the topic
+// that its first letter names.
+func draftsOf(names ...string) store.Batch {
+	var batch store.Batch
+	for i, name := range names {
+		on := group(int(name[0]))
+		batch.Topics = append(batch.Topics, on)
+		batch.Keys = append(batch.Keys, store.Key{Topic: on, Hash: envelope.HashOf([]byte(name))})
+		batch.Drafts = append(batch.Drafts, store.Draft{Payload: []byte(name), Retention: time.Duration(i%2) * time.Hour, IsCommitOrProposal: i%3 == 0})
+	}
+	slices.SortFunc(batch.Topics, func(a, b topic.Topic) int { return strings.Compare(string(a), string(b)) })
+	batch.Topics = slices.Compact(batch.Topics)
+	return batch
+}
+
+// stored is what the table says of an envelope.
+type stored struct {
+	meta    envelope.Meta
+	payload string
+}
+
+func contents(t *testing.T, conn *pgx.Conn) (rows map[store.Key]stored, heads map[topic.Topic][2]topic.SequenceID) {
+	t.Helper()
+	rows, heads = map[store.Key]stored{}, map[topic.Topic][2]topic.SequenceID{}
+	found, err := conn.Query(t.Context(), `SELECT topic, sequence_id, server_ns, coalesce(expiry_ns, 0), message_hash, is_commit_or_proposal, payload
+		FROM envelopes WHERE commit_xid = xmin::text::bigint`)
+	require.NoError(t, err)
+	var name, hash, payload []byte
+	var m envelope.Meta
+	_, err = pgx.ForEachRow(found, []any{&name, &m.SequenceID, &m.ServerNS, &m.ExpiryNS, &hash, &m.IsCommitOrProposal, &payload}, func() error {
+		m.Topic, m.MessageHash = topic.Topic(name), envelope.MessageHash(hash)
+		rows[store.Key{Topic: m.Topic, Hash: m.MessageHash}] = stored{m, string(payload)}
+		return nil
+	})
+	require.NoError(t, err)
+	found, err = conn.Query(t.Context(), `SELECT topic, previous_sequence_id, last_sequence_id FROM topic_heads`)
+	require.NoError(t, err)
+	var head [2]topic.SequenceID
+	_, err = pgx.ForEachRow(found, []any{&name, &head[0], &head[1]}, func() error {
+		heads[topic.Topic(name)] = head
+		return nil
+	})
+	require.NoError(t, err)
+	return rows, heads
+}
+
+// Whatever is stored already, what is told is what the tables have, and both are
+// what a model of the tables says.
+func TestAtOnceStoresWhatIsNew(t *testing.T) {
+	conn := connect(t, pgtest.MigratedPrimary(t, migrate).PrimaryURL)
+	random := rand.New(rand.NewPCG(1, 2))
+	rows, heads := map[store.Key]stored{}, map[topic.Topic][2]topic.SequenceID{}
+	last := topic.SequenceID(0)
+	for round := range 200 {
+		names := map[string]bool{}
+		for range 1 + random.IntN(12) {
+			names[fmt.Sprintf("%c %d", 'a'+random.IntN(4), random.IntN(10+round*2))] = true
+		}
+		var all []string
+		for name := range names {
+			all = append(all, name)
+		}
+		batch := draftsOf(all...)
+		found, err := store.StoreAtOnce(t.Context(), conn, batch)
+		require.NoError(t, err)
+		require.True(t, found.Committed)
+		moved := map[topic.Topic]topic.SequenceID{}
+		ids := found.IDs
+		for i, key := range batch.Keys {
+			known, ok := rows[key]
+			meta, told := found.Stored[i]
+			require.Equal(t, ok, told, "envelope %d of round %d", i, round)
+			if ok {
+				require.Equal(t, known.meta, meta)
+				continue
+			}
+			require.NotEmpty(t, ids)
+			draft := batch.Drafts[i]
+			meta = envelope.Meta{Topic: key.Topic, SequenceID: ids[0], ServerNS: found.ServerNS, MessageHash: key.Hash, IsCommitOrProposal: draft.IsCommitOrProposal}
+			if draft.Retention > 0 {
+				meta.ExpiryNS = found.ServerNS + draft.Retention.Nanoseconds()
+			}
+			require.Greater(t, ids[0], last, "ids are in the order of the request")
+			last, ids = ids[0], ids[1:]
+			rows[key], moved[key.Topic] = stored{meta, string(draft.Payload)}, meta.SequenceID
+		}
+		require.Empty(t, ids)
+		for i, name := range batch.Topics {
+			if head, ok := moved[name]; ok {
+				require.Equal(t, heads[name][1], found.Heads[i], "the previous head")
+				heads[name] = [2]topic.SequenceID{heads[name][1], head}
+			} else {
+				require.Zero(t, found.Heads[i])
+			}
+		}
+	}
+	tableRows, tableHeads := contents(t, conn)
+	require.Equal(t, rows, tableRows)
+	require.Equal(t, heads, tableHeads)
+}
+
+// other is a publish of another process, in steps.
+type other struct {
+	t  *testing.T
+	tx pgx.Tx
+	on topic.Topic
+}
+
+// holdHead begins a publish that holds the head of a topic.
+func holdHead(t *testing.T, url string, on topic.Topic) *other {
+	t.Helper()
+	tx, err := connect(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	_, err = tx.Exec(t.Context(), `INSERT INTO topic_heads VALUES ($1, 0) ON CONFLICT (topic) DO UPDATE SET last_sequence_id = 0 WHERE false`, []byte(on))
+	require.NoError(t, err)
+	return &other{t, tx, on}
+}
+
+func (o *other) takeID() (id topic.SequenceID) {
+	o.t.Helper()
+	require.NoError(o.t, o.tx.QueryRow(o.t.Context(), "SELECT nextval('envelope_sequence')").Scan(&id))
+	return id
+}
+
+func (o *other) commit(id topic.SequenceID, payload string) {
+	o.t.Helper()
+	hash := envelope.HashOf([]byte(payload))
+	_, err := o.tx.Exec(o.t.Context(), `INSERT INTO envelopes SELECT $1, $2, 1, NULL, $3, false, pg_current_xact_id()::text::bigint, $4`,
+		[]byte(o.on), id, hash[:], []byte(payload))
+	require.NoError(o.t, err)
+	_, err = o.tx.Exec(o.t.Context(), `UPDATE topic_heads SET last_sequence_id = $2 WHERE topic = $1`, []byte(o.on), id)
+	require.NoError(o.t, err)
+	require.NoError(o.t, o.tx.Commit(o.t.Context()))
+}
+
+// awaitLock waits until a session of the database waits for a lock.
+func awaitLock(t *testing.T, url string) {
+	t.Helper()
+	conn := connect(t, url)
+	require.Eventually(t, func() bool {
+		var waits bool
+		require.NoError(t, conn.QueryRow(t.Context(),
+			`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits))
+		return waits
+	}, time.Minute, time.Millisecond, "nothing waits for the lock")
+}
+
+// What another process commits between our snapshot and our lock either lies
+// below all of our ids, and is told as the previous head, or nothing is stored.
+func TestAtOnceMeetsAnotherProcess(t *testing.T) {
+	const conflict = "40001"
+	for _, c := range []struct {
+		name string
+		// early says that the other took its id before we took ours.
+		early bool
+		// stored is on the topic before, by another publish.
+		stored, others, ours string
+		state                string
+	}{
+		{"its ids are below ours", true, "a stored", "a other", "a ours", ""},
+		{"its ids are below ours on a new topic", true, "", "a other", "a ours", ""},
+		{"its ids are above ours", false, "a stored", "a other", "a ours", conflict},
+		{"its ids are above ours on a new topic", false, "", "a other", "a ours", conflict},
+		{"it stores the same envelope below our ids", true, "a stored", "a same", "a same", conflict},
+		{"it stores the same envelope above our ids", false, "a stored", "a same", "a same", conflict},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+			conn := connect(t, url)
+			if c.stored != "" {
+				_, err := store.StoreAtOnce(t.Context(), conn, draftsOf(c.stored))
+				require.NoError(t, err)
+			}
+			o := holdHead(t, url, group('a'))
+			var id topic.SequenceID
+			if c.early {
+				id = o.takeID()
+			}
+			type result struct {
+				found store.Locked
+				err   error
+			}
+			done := make(chan result, 1)
+			batch := draftsOf(c.ours, "b beside")
+			go func() {
+				found, err := store.StoreAtOnce(t.Context(), conn, batch)
+				done <- result{found, err}
+			}()
+			awaitLock(t, url)
+			if !c.early {
+				id = o.takeID()
+			}
+			o.commit(id, c.others)
+			r := <-done
+			rows, heads := contents(t, conn)
+			if c.state != "" {
+				var failure *pgconn.PgError
+				require.True(t, errors.As(r.err, &failure), "%v", r.err)
+				require.Equal(t, c.state, failure.Code)
+				require.NotContains(t, failure.Error()+failure.Detail, `\x`, "the server's log names no topic")
+				require.NotContains(t, heads, group('b'), "all or nothing")
+				require.Equal(t, id, heads[group('a')][1])
+				return
+			}
+			require.NoError(t, r.err)
+			require.Equal(t, id, r.found.Heads[0], "the previous head is the other's")
+			require.Greater(t, r.found.IDs[0], id)
+			require.Equal(t, r.found.IDs[0], heads[group('a')][1])
+			require.Contains(t, rows, batch.Keys[0])
+		})
+	}
+}
+
+// A publish that cannot be done at once is done with its locks taken first.
+func TestAPublishThatMeetsAnotherIsStored(t *testing.T) {
+	url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+	p, err := store.OpenPublisher(config.Secret(url), store.PoolConfig{MaxConns: 2, ConnectTimeout: time.Minute, AcquireTimeout: time.Minute, StatementTimeout: time.Minute}, nil)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	publish := func(batch store.Batch) (asked []bool) {
+		require.NoError(t, p.Commit(t.Context(), batch, func(found store.Locked) (store.Writes, error) {
+			asked = append(asked, !found.Committed)
+			if found.Committed {
+				return store.Writes{}, nil
+			}
+			writes := store.Writes{Heads: make([]topic.SequenceID, len(batch.Topics))}
+			for i, key := range batch.Keys {
+				meta := envelope.Meta{Topic: key.Topic, SequenceID: found.IDs[i], ServerNS: found.ServerNS, MessageHash: key.Hash}
+				writes.Rows = append(writes.Rows, store.Row{Meta: meta, Payload: batch.Drafts[i].Payload})
+				writes.Heads[slices.Index(batch.Topics, key.Topic)] = found.IDs[i]
+			}
+			return writes, nil
+		}))
+		return asked
+	}
+	require.Equal(t, []bool{false}, publish(draftsOf("a first")), "stored at once")
+	o := holdHead(t, url, group('a'))
+	done := make(chan []bool, 1)
+	// The time for one lock is longer than that of the first attempt, so that the
+	// test does not depend on how soon the other commits.
+	batch := draftsOf("a second")
+	batch.LockTimeout = time.Minute
+	go func() { done <- publish(batch) }()
+	awaitLock(t, url)
+	id := o.takeID()
+	o.commit(id, "a other")
+	require.Equal(t, []bool{true}, <-done, "stored with its locks first")
+	rows, heads := contents(t, connect(t, url))
+	require.Len(t, rows, 3)
+	require.Greater(t, heads[group('a')][1], id)
+	require.Equal(t, id, heads[group('a')][0])
+}
