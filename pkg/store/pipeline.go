@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
 // call is one execution of a statement.
@@ -111,8 +113,8 @@ func booleanArray(n int, at func(int) bool) []byte {
 
 func integer(v int32) []byte { return binary.BigEndian.AppendUint32(nil, uint32(v)) }
 
-// bigints reads a bigint[] of one dimension without nulls.
-func (c *columns) bigints() []int64 {
+// sequenceIDs reads a bigint[] of one dimension without nulls.
+func (c *columns) sequenceIDs() []topic.SequenceID {
 	const element = 4 + 8
 	value := c.bytes()
 	if len(value) == 12 { // no dimension: no element
@@ -122,9 +124,9 @@ func (c *columns) bigints() []int64 {
 		c.err = errors.New("a column is not an array of bigint")
 		return nil
 	}
-	numbers := make([]int64, 0, (len(value)-arrayHeader)/element)
+	ids := make([]topic.SequenceID, 0, (len(value)-arrayHeader)/element)
 	for rest := value[arrayHeader:]; len(rest) > 0; rest = rest[element:] {
-		numbers = append(numbers, int64(binary.BigEndian.Uint64(rest[4:])))
+		ids = append(ids, topic.SequenceID(binary.BigEndian.Uint64(rest[4:])))
 	}
-	return numbers
+	return ids
 }

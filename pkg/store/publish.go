@@ -80,7 +80,8 @@ var publisherSettings = map[string]string{
 type Publisher struct {
 	pool *Pool
 	// changed counts the times that the sequence was moved on.
-	changed func(context.Context)
+	changed  func(context.Context)
+	optimism optimism
 }
 
 // OpenPublisher prepares the connections; it does not wait for the server.
@@ -125,8 +126,8 @@ type Batch struct {
 	Keys []Key
 	// Identity says that identity updates are among them.
 	Identity bool
-	// Drafts, if there are any, are what to store for each key. The transaction is
-	// then tried in one statement first.
+	// Drafts, if there are any, are what to store for each key unless it is stored:
+	// nothing else that the transaction may find matters.
 	Drafts []Draft
 	// LockTimeout bounds the wait for one lock; 0 is the short bound of a
 	// transaction that requests share.
@@ -140,15 +141,14 @@ type Batch struct {
 type Locked struct {
 	// ServerNS is the start of the transaction (section 4 of the specification).
 	ServerNS int64
-	// Heads are in the order of Batch.Topics; 0 is a topic without an envelope, or
-	// one that a committed transaction did not write to.
+	// Heads are in the order of Batch.Topics; 0 is a topic without an envelope. They
+	// are those from before the transaction, also once it is committed.
 	Heads []topic.SequenceID
 	// Stored has, by index in Batch.Keys, the envelopes that are stored.
 	Stored map[int]envelope.Meta
-	// IDs are new sequence ids, ascending: one for each key, or, once they are
-	// committed, one for each key that is not in Stored.
+	// IDs are new sequence ids, one for each key, ascending.
 	IDs []topic.SequenceID
-	// Committed says that the drafts are stored, each new one with the next of IDs.
+	// Committed says that all drafts were new and are stored with IDs.
 	Committed bool
 	// Lineage is what the ids belong to.
 	Lineage Lineage
@@ -203,7 +203,7 @@ func (p *Publisher) commit(ctx context.Context, conn *pgx.Conn, batch Batch, jud
 	if err != nil {
 		return err
 	}
-	if batch.Drafts != nil {
+	if batch.Drafts != nil && p.optimism.isCalledFor() {
 		found, err := storeAtOnce(ctx, conn, batch)
 		if err == nil {
 			found.Lineage = lineage
@@ -213,6 +213,7 @@ func (p *Publisher) commit(ctx context.Context, conn *pgx.Conn, batch Batch, jud
 		if !needsLocks(err, batch) {
 			return err
 		}
+		p.optimism.disappoint()
 	}
 	names := topicArray(len(batch.Topics), func(i int) topic.Topic { return batch.Topics[i] })
 	locked, err := lockTopics(ctx, conn, batch, names)
@@ -285,11 +286,7 @@ func setting(name string, limit time.Duration) call {
 func (l *Locked) readBegin(values [][]byte) error {
 	c := columns{values: values}
 	l.ServerNS, l.xid = c.int64(), c.int64()
-	ids := c.bigints()
-	l.IDs = make([]topic.SequenceID, len(ids))
-	for i, id := range ids {
-		l.IDs[i] = topic.SequenceID(id)
-	}
+	l.IDs = c.sequenceIDs()
 	return c.err
 }
 

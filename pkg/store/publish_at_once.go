@@ -3,15 +3,14 @@ package store
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/xmtp-selfhosted/backend/pkg/envelope"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
@@ -20,7 +19,7 @@ var publishAtOnceSQL string
 
 var atOnceStatement = statement{"publish_at_once", publishAtOnceSQL}
 
-// Draft is an envelope that is to be stored whatever the transaction finds.
+// Draft is an envelope that is to be stored unless it is already.
 type Draft struct {
 	Payload            []byte
 	IsCommitOrProposal bool
@@ -28,12 +27,35 @@ type Draft struct {
 	Retention time.Duration
 }
 
+// caution is how many batches go the general way after one that could not be
+// stored at once: its rows were written in vain. Envelopes that are stored already
+// often come in numbers, when clients repeat what was not answered in time.
+const caution = 64
+
+// optimism says whether the next batch is tried at once. It is safe for concurrent
+// use.
+type optimism struct{ left atomic.Int32 }
+
+func (o *optimism) disappoint() { o.left.Store(caution) }
+
+func (o *optimism) isCalledFor() bool {
+	return o.left.Load() <= 0 || o.left.Add(-1) < 0
+}
+
 // storeAtOnce stores the drafts of a batch in one statement, which is a
-// transaction. One round trip and one statement are a third of what the general
-// way takes for a single envelope.
+// transaction. It fails with serialization_failure when one of them is stored
+// already or another process is at work on the same topics.
 func storeAtOnce(ctx context.Context, conn *pgx.Conn, batch Batch) (Locked, error) {
 	n := len(batch.Keys)
-	found := Locked{Committed: true, Heads: make([]topic.SequenceID, len(batch.Topics)), IDs: make([]topic.SequenceID, n)}
+	last := make([]int32, len(batch.Topics))
+	for i := range batch.Keys {
+		at, ok := slices.BinarySearchFunc(batch.Topics, batch.Keys[i].Topic, func(a, b topic.Topic) int { return strings.Compare(string(a), string(b)) })
+		if !ok {
+			return Locked{}, fmt.Errorf("envelope %d is not on a topic of its batch", i)
+		}
+		last[at] = int32(i) + 1 // arrays count from 1
+	}
+	found := Locked{Committed: true}
 	err := exchange(ctx, conn, []call{{
 		statement: atOnceStatement,
 		params: [][]byte{
@@ -42,40 +64,17 @@ func storeAtOnce(ctx context.Context, conn *pgx.Conn, batch Batch) (Locked, erro
 			bigintArray(n, func(i int) int64 { return int64(batch.Drafts[i].Retention) }),
 			booleanArray(n, func(i int) bool { return batch.Drafts[i].IsCommitOrProposal }),
 			byteaArray(n, func(i int) []byte { return batch.Drafts[i].Payload }),
+			topicArray(len(batch.Topics), func(i int) topic.Topic { return batch.Topics[i] }),
+			integerArray(len(last), func(i int) int32 { return last[i] }),
 		},
-		row: func(values [][]byte) error { return found.readAtOnce(batch, values) },
+		row: func(values [][]byte) error {
+			c := columns{values: values}
+			found.ServerNS, found.IDs, found.Heads = c.int64(), c.sequenceIDs(), c.sequenceIDs()
+			return c.err
+		},
 	}})
-	// Rows come in any order, each with its place.
-	found.IDs = slices.DeleteFunc(found.IDs, func(id topic.SequenceID) bool { return id == 0 })
-	if err == nil && len(found.IDs)+len(found.Stored) != n {
-		err = fmt.Errorf("%d of %d envelopes were answered", len(found.IDs)+len(found.Stored), n)
+	if err == nil && (len(found.IDs) != n || len(found.Heads) != len(batch.Topics)) {
+		err = fmt.Errorf("stored %d of %d envelopes on %d of %d topics", len(found.IDs), n, len(found.Heads), len(batch.Topics))
 	}
 	return found, err
-}
-
-// readAtOnce reads a row of publish_at_once.
-func (l *Locked) readAtOnce(batch Batch, values [][]byte) error {
-	c := columns{values: values}
-	place, id, other := int(c.int64())-1, topic.SequenceID(c.int64()), topic.SequenceID(c.int64())
-	meta := envelope.Meta{SequenceID: other, ServerNS: c.int64(), ExpiryNS: c.int64(), IsCommitOrProposal: c.bool()}
-	name := c.bytes()
-	switch {
-	case c.err != nil:
-		return c.err
-	case place < 0: // a head
-		at, ok := slices.BinarySearchFunc(batch.Topics, string(name), func(t topic.Topic, name string) int { return strings.Compare(string(t), name) })
-		if !ok {
-			return errors.New("a head of a topic that was not asked for")
-		}
-		l.Heads[at] = other
-	case id > 0: // new
-		l.IDs[place], l.ServerNS = id, meta.ServerNS
-	default:
-		meta.Topic, meta.MessageHash = batch.Keys[place].Topic, batch.Keys[place].Hash
-		if l.Stored == nil {
-			l.Stored = make(map[int]envelope.Meta)
-		}
-		l.Stored[place] = meta
-	}
-	return nil
 }

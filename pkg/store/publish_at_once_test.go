@@ -2,8 +2,8 @@ package store_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -67,59 +67,60 @@ func contents(t *testing.T, conn *pgx.Conn) (rows map[store.Key]stored, heads ma
 	return rows, heads
 }
 
-// Whatever is stored already, what is told is what the tables have, and both are
-// what a model of the tables says.
-func TestAtOnceStoresWhatIsNew(t *testing.T) {
+// What is told is what the tables have, and both are what a model of the tables
+// says. A batch that holds anything stored already changes nothing.
+func TestAtOnceStoresAllOrNothing(t *testing.T) {
 	conn := connect(t, pgtest.MigratedPrimary(t, migrate).PrimaryURL)
 	random := rand.New(rand.NewPCG(1, 2))
 	rows, heads := map[store.Key]stored{}, map[topic.Topic][2]topic.SequenceID{}
-	last := topic.SequenceID(0)
-	for round := range 200 {
+	last, refused := topic.SequenceID(0), 0
+	for round := range 300 {
 		names := map[string]bool{}
 		for range 1 + random.IntN(12) {
-			names[fmt.Sprintf("%c %d", 'a'+random.IntN(4), random.IntN(10+round*2))] = true
+			names[fmt.Sprintf("%c %d", 'a'+random.IntN(4), random.IntN(2000))] = true
 		}
-		var all []string
-		for name := range names {
-			all = append(all, name)
-		}
-		batch := draftsOf(all...)
+		batch := draftsOf(slices.Collect(maps.Keys(names))...)
+		known := slices.ContainsFunc(batch.Keys, func(key store.Key) bool { _, ok := rows[key]; return ok })
 		found, err := store.StoreAtOnce(t.Context(), conn, batch)
-		require.NoError(t, err)
+		if known {
+			requireConflict(t, err)
+			refused++
+			continue
+		}
+		require.NoError(t, err, "round %d", round)
 		require.True(t, found.Committed)
+		require.Empty(t, found.Stored)
+		require.Len(t, found.IDs, len(batch.Keys))
 		moved := map[topic.Topic]topic.SequenceID{}
-		ids := found.IDs
 		for i, key := range batch.Keys {
-			known, ok := rows[key]
-			meta, told := found.Stored[i]
-			require.Equal(t, ok, told, "envelope %d of round %d", i, round)
-			if ok {
-				require.Equal(t, known.meta, meta)
-				continue
-			}
-			require.NotEmpty(t, ids)
+			require.Greater(t, found.IDs[i], last, "ids are in the order of the request")
+			last = found.IDs[i]
 			draft := batch.Drafts[i]
-			meta = envelope.Meta{Topic: key.Topic, SequenceID: ids[0], ServerNS: found.ServerNS, MessageHash: key.Hash, IsCommitOrProposal: draft.IsCommitOrProposal}
+			meta := envelope.Meta{Topic: key.Topic, SequenceID: last, ServerNS: found.ServerNS, MessageHash: key.Hash, IsCommitOrProposal: draft.IsCommitOrProposal}
 			if draft.Retention > 0 {
 				meta.ExpiryNS = found.ServerNS + draft.Retention.Nanoseconds()
 			}
-			require.Greater(t, ids[0], last, "ids are in the order of the request")
-			last, ids = ids[0], ids[1:]
-			rows[key], moved[key.Topic] = stored{meta, string(draft.Payload)}, meta.SequenceID
+			rows[key], moved[key.Topic] = stored{meta, string(draft.Payload)}, last
 		}
-		require.Empty(t, ids)
 		for i, name := range batch.Topics {
-			if head, ok := moved[name]; ok {
-				require.Equal(t, heads[name][1], found.Heads[i], "the previous head")
-				heads[name] = [2]topic.SequenceID{heads[name][1], head}
-			} else {
-				require.Zero(t, found.Heads[i])
-			}
+			require.Equal(t, heads[name][1], found.Heads[i], "the previous head")
+			heads[name] = [2]topic.SequenceID{found.Heads[i], moved[name]}
 		}
 	}
+	require.Greater(t, refused, 30)
+	require.Less(t, refused, 270)
 	tableRows, tableHeads := contents(t, conn)
 	require.Equal(t, rows, tableRows)
 	require.Equal(t, heads, tableHeads)
+}
+
+// requireConflict checks the failure of a batch that has to take its locks first.
+func requireConflict(t *testing.T, err error) {
+	t.Helper()
+	var failure *pgconn.PgError
+	require.ErrorAs(t, err, &failure)
+	require.Equal(t, "40001", failure.Code)
+	require.NotContains(t, failure.Error()+failure.Detail, `\x`, "the server's log names no topic")
 }
 
 // other is a publish of another process, in steps.
@@ -172,21 +173,20 @@ func awaitLock(t *testing.T, url string) {
 // What another process commits between our snapshot and our lock either lies
 // below all of our ids, and is told as the previous head, or nothing is stored.
 func TestAtOnceMeetsAnotherProcess(t *testing.T) {
-	const conflict = "40001"
 	for _, c := range []struct {
 		name string
 		// early says that the other took its id before we took ours.
 		early bool
 		// stored is on the topic before, by another publish.
 		stored, others, ours string
-		state                string
+		conflict             bool
 	}{
-		{"its ids are below ours", true, "a stored", "a other", "a ours", ""},
-		{"its ids are below ours on a new topic", true, "", "a other", "a ours", ""},
-		{"its ids are above ours", false, "a stored", "a other", "a ours", conflict},
-		{"its ids are above ours on a new topic", false, "", "a other", "a ours", conflict},
-		{"it stores the same envelope below our ids", true, "a stored", "a same", "a same", conflict},
-		{"it stores the same envelope above our ids", false, "a stored", "a same", "a same", conflict},
+		{"its ids are below ours", true, "a stored", "a other", "a ours", false},
+		{"its ids are below ours on a new topic", true, "", "a other", "a ours", false},
+		{"its ids are above ours", false, "a stored", "a other", "a ours", true},
+		{"its ids are above ours on a new topic", false, "", "a other", "a ours", true},
+		{"it stores the same envelope below our ids", true, "a stored", "a same", "a same", true},
+		{"it stores the same envelope above our ids", false, "a stored", "a same", "a same", true},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
@@ -217,11 +217,8 @@ func TestAtOnceMeetsAnotherProcess(t *testing.T) {
 			o.commit(id, c.others)
 			r := <-done
 			rows, heads := contents(t, conn)
-			if c.state != "" {
-				var failure *pgconn.PgError
-				require.True(t, errors.As(r.err, &failure), "%v", r.err)
-				require.Equal(t, c.state, failure.Code)
-				require.NotContains(t, failure.Error()+failure.Detail, `\x`, "the server's log names no topic")
+			if c.conflict {
+				requireConflict(t, r.err)
 				require.NotContains(t, heads, group('b'), "all or nothing")
 				require.Equal(t, id, heads[group('a')][1])
 				return
@@ -235,42 +232,67 @@ func TestAtOnceMeetsAnotherProcess(t *testing.T) {
 	}
 }
 
-// A publish that cannot be done at once is done with its locks taken first.
-func TestAPublishThatMeetsAnotherIsStored(t *testing.T) {
-	url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+// publishAll publishes a batch as the publisher does, and says whether it was
+// asked what to store.
+func publishAll(t *testing.T, p *store.Publisher, batch store.Batch) (asked bool) {
+	t.Helper()
+	require.NoError(t, p.Commit(t.Context(), batch, func(found store.Locked) (store.Writes, error) {
+		asked = !found.Committed
+		writes := store.Writes{Heads: make([]topic.SequenceID, len(batch.Topics))}
+		for i, key := range batch.Keys {
+			if _, ok := found.Stored[i]; ok || found.Committed {
+				continue
+			}
+			meta := envelope.Meta{Topic: key.Topic, SequenceID: found.IDs[i], ServerNS: found.ServerNS, MessageHash: key.Hash}
+			writes.Rows = append(writes.Rows, store.Row{Meta: meta, Payload: batch.Drafts[i].Payload})
+			writes.Heads[slices.Index(batch.Topics, key.Topic)] = found.IDs[i]
+		}
+		return writes, nil
+	}))
+	return asked
+}
+
+func openPublisher(t *testing.T, url string) *store.Publisher {
+	t.Helper()
 	p, err := store.OpenPublisher(config.Secret(url), store.PoolConfig{MaxConns: 2, ConnectTimeout: time.Minute, AcquireTimeout: time.Minute, StatementTimeout: time.Minute}, nil)
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
-	publish := func(batch store.Batch) (asked []bool) {
-		require.NoError(t, p.Commit(t.Context(), batch, func(found store.Locked) (store.Writes, error) {
-			asked = append(asked, !found.Committed)
-			if found.Committed {
-				return store.Writes{}, nil
-			}
-			writes := store.Writes{Heads: make([]topic.SequenceID, len(batch.Topics))}
-			for i, key := range batch.Keys {
-				meta := envelope.Meta{Topic: key.Topic, SequenceID: found.IDs[i], ServerNS: found.ServerNS, MessageHash: key.Hash}
-				writes.Rows = append(writes.Rows, store.Row{Meta: meta, Payload: batch.Drafts[i].Payload})
-				writes.Heads[slices.Index(batch.Topics, key.Topic)] = found.IDs[i]
-			}
-			return writes, nil
-		}))
-		return asked
-	}
-	require.Equal(t, []bool{false}, publish(draftsOf("a first")), "stored at once")
+	return p
+}
+
+// A publish that cannot be done at once is done with its locks taken first.
+func TestAPublishThatMeetsAnotherIsStored(t *testing.T) {
+	url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+	p := openPublisher(t, url)
+	require.False(t, publishAll(t, p, draftsOf("a first")), "stored at once")
 	o := holdHead(t, url, group('a'))
-	done := make(chan []bool, 1)
+	done := make(chan bool, 1)
 	// The time for one lock is longer than that of the first attempt, so that the
 	// test does not depend on how soon the other commits.
 	batch := draftsOf("a second")
 	batch.LockTimeout = time.Minute
-	go func() { done <- publish(batch) }()
+	go func() { done <- publishAll(t, p, batch) }()
 	awaitLock(t, url)
 	id := o.takeID()
 	o.commit(id, "a other")
-	require.Equal(t, []bool{true}, <-done, "stored with its locks first")
+	require.True(t, <-done, "stored with its locks first")
 	rows, heads := contents(t, connect(t, url))
 	require.Len(t, rows, 3)
 	require.Greater(t, heads[group('a')][1], id)
 	require.Equal(t, id, heads[group('a')][0])
+}
+
+// Whoever sends again and again what is stored cannot make a publisher write in
+// vain each time.
+func TestAfterACopyBatchesLookFirst(t *testing.T) {
+	url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+	p := openPublisher(t, url)
+	require.False(t, publishAll(t, p, draftsOf("a copied")))
+	require.True(t, publishAll(t, p, draftsOf("a copied", "a new")), "it could not be stored at once")
+	for i := range store.Caution {
+		require.True(t, publishAll(t, p, draftsOf(fmt.Sprint("a later ", i))), "batch %d looks first", i)
+	}
+	require.False(t, publishAll(t, p, draftsOf("a last")))
+	rows, _ := contents(t, connect(t, url))
+	require.Len(t, rows, 3+store.Caution)
 }

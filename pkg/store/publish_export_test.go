@@ -13,3 +13,6 @@ func StoreAtOnce(ctx context.Context, conn *pgx.Conn, batch Batch) (Locked, erro
 
 // PublisherSettings are the settings of every session that publishes.
 func PublisherSettings() map[string]string { return publisherSettings }
+
+// Caution is how many batches look first after one that wrote in vain.
+const Caution = caution

@@ -116,8 +116,7 @@ func (c *nativeClient) stalled(patience time.Duration) bool {
 // send of grpc-go has no time limit of its own. The return from here ends the
 // send, and with it the goroutine.
 func patiently(stream grpc.ServerStream, patience time.Duration, logger *slog.Logger, run func(context.Context, forward.Client) error) error {
-	ctx, cancel := context.WithCancel(nativeContext(stream.Context()))
-	defer cancel()
+	ctx := nativeContext(stream.Context()) // ends with the return from here
 	client := &nativeClient{stream: stream}
 	ended := make(chan error, 1)
 	go func() {

@@ -1,49 +1,38 @@
--- A whole publish in one statement, for envelopes that are to be stored whatever
--- is found: those that are stored already are left out and told.
+-- A whole publish in one statement, for envelopes that are all new. It stores all
+-- of them or fails with serialization_failure; the caller then takes the way that
+-- locks and looks first.
 --
 -- Sequence ids are taken before the locks here, so their order has to be proven:
--- a head may only be moved to ids that are all above it. If another process wrote
--- to one of the topics after our ids were taken, its head is not below them, and
--- the whole statement fails with serialization_failure. So it does if another
--- process stored one of the envelopes after our snapshot. The caller then takes
--- the way with locks first.
+-- a head is only moved to ids that are all above it. If another process wrote to
+-- a topic after our ids were taken, its head is not below them. An envelope that
+-- is stored already, or was meanwhile, is found by its key.
 --
--- Heads are locked in the order of their topics, as in publish_lock_topics, and
--- all of them before the first row is written.
-WITH start AS MATERIALIZED (
-    SELECT (extract(epoch FROM transaction_timestamp()) * 1000000000)::bigint AS server_ns
-), wanted AS MATERIALIZED (
-    -- One scan without a join: ids are in the order of the request.
-    SELECT w.*, CASE WHEN w.stored_id IS NULL THEN nextval('envelope_sequence') END AS new_id
-    FROM (
-        SELECT u.*, (SELECT e.sequence_id FROM envelopes AS e WHERE e.topic = u.topic AND e.message_hash = u.message_hash) AS stored_id
-        FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::boolean[], $5::bytea[])
-            WITH ORDINALITY AS u (topic, message_hash, retention_ns, is_commit_or_proposal, payload, n)
-        OFFSET 0 -- keeps the look-up from being done once for each use
-    ) AS w
-), moved AS MATERIALIZED (
-    SELECT topic, max(new_id) AS last_sequence_id FROM wanted WHERE new_id IS NOT NULL GROUP BY topic
+-- $1 to $5 have an entry for each envelope; $6 are the topics, sorted, and $7 the
+-- place of the last envelope of each. Heads are locked in the order of the topics,
+-- as in publish_lock_topics, and all of them before the first row is written.
+WITH taken AS MATERIALIZED (
+    SELECT ARRAY(SELECT nextval('envelope_sequence') FROM generate_series(1, cardinality($1::bytea[]))) AS ids,
+           (extract(epoch FROM transaction_timestamp()) * 1000000000)::bigint AS server_ns
 ), heads AS (
     INSERT INTO topic_heads AS h (topic, last_sequence_id)
-    SELECT topic, last_sequence_id FROM moved ORDER BY topic
+    SELECT m.topic, taken.ids[m.last]
+    FROM taken, unnest($6::bytea[], $7::integer[]) AS m (topic, last)
     ON CONFLICT (topic) DO UPDATE
     SET previous_sequence_id = h.last_sequence_id, last_sequence_id = excluded.last_sequence_id
-    WHERE h.last_sequence_id < (SELECT min(new_id) FROM wanted)
-    RETURNING topic, previous_sequence_id
+    WHERE h.last_sequence_id < (SELECT ids[1] FROM taken)
+    RETURNING previous_sequence_id
+), previous AS MATERIALIZED (
+    SELECT ARRAY(SELECT previous_sequence_id FROM heads) AS heads
 ), stored AS (
     INSERT INTO envelopes (topic, sequence_id, server_ns, expiry_ns, message_hash, is_commit_or_proposal, commit_xid, payload)
-    SELECT topic, new_id, (SELECT server_ns FROM start), (SELECT server_ns FROM start) + nullif(retention_ns, 0),
-           message_hash, is_commit_or_proposal, (SELECT pg_current_xact_id()::text::bigint), payload
-    FROM wanted
-    WHERE new_id IS NOT NULL AND (SELECT count(*) FROM heads) = (SELECT count(*) FROM moved)
+    SELECT e.topic, e.sequence_id, taken.server_ns, taken.server_ns + nullif(e.retention_ns, 0), e.message_hash,
+           e.is_commit_or_proposal, (SELECT pg_current_xact_id()::text::bigint), e.payload
+    FROM taken, unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::boolean[], $5::bytea[], taken.ids)
+        AS e (topic, message_hash, retention_ns, is_commit_or_proposal, payload, sequence_id)
+    WHERE (SELECT cardinality(heads) FROM previous) = cardinality($6)
     ON CONFLICT (topic, message_hash) DO NOTHING
     RETURNING sequence_id
 )
--- First a row for each envelope, with its place from 1, then one for each head.
-SELECT w.n, coalesce(w.new_id, 0), coalesce(w.stored_id, 0), coalesce(e.server_ns, (SELECT server_ns FROM start)), coalesce(e.expiry_ns, 0),
-       coalesce(e.is_commit_or_proposal, false), ''::bytea
-FROM wanted AS w
-LEFT JOIN envelopes AS e ON e.topic = w.topic AND e.sequence_id = w.stored_id
-WHERE CASE WHEN (SELECT count(*) FROM stored) = (SELECT count(new_id) FROM wanted) THEN true ELSE raise_publish_conflict() END
-UNION ALL
-SELECT 0, 0, previous_sequence_id, 0, 0, false, topic FROM heads
+SELECT taken.server_ns, taken.ids, previous.heads
+FROM taken, previous
+WHERE CASE WHEN (SELECT count(*) FROM stored) = cardinality($1) THEN true ELSE raise_publish_conflict() END

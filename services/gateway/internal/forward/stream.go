@@ -40,7 +40,7 @@ func (r *Role) Stream(ctx context.Context, method string, clientStreams bool, cl
 		s.request = request
 		defer request.Free()
 	}
-	first, err := s.open(ctx)
+	first, err := s.openAside(ctx)
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -67,6 +67,19 @@ type roleStream struct {
 	desc    *grpc.StreamDesc
 	request *rpc.Frame // of a client that sends one message
 	stream  grpc.ClientStream
+}
+
+// openAside is open on a goroutine of its own. A stack shrinks only when less than
+// a quarter of it is in use: what opening needs of it once would stay with the
+// goroutine that delivers for as long as the stream is open.
+func (s *roleStream) openAside(ctx context.Context) (first *rpc.Frame, err error) {
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		first, err = s.open(ctx)
+	}()
+	<-opened
+	return first, err
 }
 
 // open returns the role's first frame; io.EOF when the stream ended well

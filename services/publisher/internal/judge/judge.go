@@ -94,21 +94,17 @@ func (g *Group) Batch() store.Batch {
 	return batch
 }
 
-// Beyond maxAtOnce bytes a statement that does everything at once would make
-// PostgreSQL put intermediate rows on disk (work_mem), and a round trip matters
-// little. bytesPerRow is what a row has there beside its payload.
-const (
-	maxAtOnce   = 1 << 20
-	bytesPerRow = 256
-)
+// maxAtOnce bounds what is written in vain when a group cannot be stored at once.
+// In a larger group the round trip that is saved matters little.
+const maxAtOnce = 1 << 20
 
 // isUnconditional says that every envelope of the group is either stored already
 // or to be stored.
 func (g *Group) isUnconditional() bool {
-	bytes := bytesPerRow * len(g.keys)
+	bytes := 0
 	for _, r := range g.requests {
 		bytes += r.Bytes
-		if r.Identity || !r.FitsAnyResponse(g.rules.Limits) {
+		if bytes > maxAtOnce || r.Identity || !r.FitsAnyResponse(g.rules.Limits) {
 			return false
 		}
 		for i := range r.Envelopes {
@@ -117,7 +113,7 @@ func (g *Group) isUnconditional() bool {
 			}
 		}
 	}
-	return bytes <= maxAtOnce
+	return true
 }
 
 func (g *Group) drafts() []store.Draft {

@@ -32,32 +32,40 @@ func (h *Hub) Subscribe(transport grpc.ServerStream) error {
 	return s.wait()
 }
 
-// receive handles the client's frames, in their order, until one ends the
-// session. It comes back when the handler has returned at the latest.
+// receive takes the client's frames, in their order, until one ends the session.
+// It comes back when the handler has returned at the latest.
+//
+// Each frame is handled on a goroutine of its own, while this one waits: a stack
+// shrinks only when less than a quarter of it is in use, so that what an update
+// needs of it once would stay for as long as the stream is open.
 func (s *session) receive() {
 	defer s.hub.running.Done()
-	r := receiver{
+	r := s.newReceiver()
+	handled := make(chan bool)
+	for {
+		s.alive.receiving(true)
+		message, err := s.next()
+		s.alive.receiving(false)
+		go func() { handled <- r.take(message, err) }()
+		if more := <-handled; !more {
+			return
+		}
+	}
+}
+
+func (s *session) next() ([]byte, error) {
+	var frame rpc.Frame
+	if err := s.transport.RecvMsg(&frame); err != nil {
+		return nil, err
+	}
+	return frame.Take(), nil
+}
+
+func (s *session) newReceiver() *receiver {
+	return &receiver{
 		session: s,
 		updates: newBucket(s.hub.limits.MaxUpdateFramesPerSecond, s.hub.limits.MaxUpdateBurst),
 		pings:   newBucket(s.hub.limits.MaxPingFramesPerSecond, s.hub.limits.MaxPingBurst),
-	}
-	for {
-		s.alive.receiving(true)
-		var frame rpc.Frame
-		err := s.transport.RecvMsg(&frame)
-		s.alive.receiving(false)
-		switch {
-		case errors.Is(err, io.EOF):
-			s.end(nil) // half-close: the session is over, whatever is queued
-			return
-		case err != nil:
-			s.end(rpc.ReceiveError(err))
-			return
-		}
-		if err := r.handle(frame.Take()); err != nil {
-			s.end(err)
-			return
-		}
 	}
 }
 
@@ -66,6 +74,23 @@ type receiver struct {
 	session        *session
 	updates, pings bucket
 	last           uint64 // the last update id
+}
+
+// take handles what was received, and says whether the session goes on.
+func (r *receiver) take(message []byte, err error) bool {
+	switch {
+	case errors.Is(err, io.EOF):
+		r.session.end(nil) // half-close: the session is over, whatever is queued
+		return false
+	case err != nil:
+		r.session.end(rpc.ReceiveError(err))
+		return false
+	}
+	if err := r.handle(message); err != nil {
+		r.session.end(err)
+		return false
+	}
+	return true
 }
 
 func (r *receiver) handle(message []byte) error {
