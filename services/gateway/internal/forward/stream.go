@@ -73,12 +73,14 @@ type roleStream struct {
 // a quarter of it is in use: what opening needs of it once would stay with the
 // goroutine that delivers for as long as the stream is open.
 func (s *roleStream) openAside(ctx context.Context) (first *rpc.Frame, err error) {
-	opened := make(chan struct{})
+	opened := make(chan any)
 	go func() {
-		defer close(opened)
+		defer func() { opened <- recover() }()
 		first, err = s.open(ctx)
 	}()
-	<-opened
+	if p := <-opened; p != nil {
+		panic(p) // whoever called knows what to do
+	}
 	return first, err
 }
 

@@ -122,14 +122,24 @@ var (
 	errClosed = fault.Errorf(fault.Unavailable, "the publisher is shutting down")
 )
 
-// Do commits work and waits for it, until ctx ends. A caller that goes away
-// before its transaction starts takes the work along; after that the transaction
-// goes on without it, and the work must not be touched again. The deadline is
-// that of the work itself, whoever waits for it.
+// Do commits work and waits for it. A caller whose ctx ends before the transaction
+// starts takes the work along; one that shares a transaction goes away, and the
+// transaction goes on without it: the work must not be touched again. A caller
+// whose work can start at once and alone runs the transaction itself, to its end.
+// The deadline is that of the work itself, whoever waits for it.
 func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error {
 	it := &item[W]{work: work, deadline: deadline, done: make(chan struct{})}
-	if err := c.enqueue(it); err != nil {
+	run, err := c.enqueue(it)
+	if err != nil {
 		return err
+	}
+	if run != nil { // one goroutine less to wake, and to wake us
+		run()
+	}
+	select {
+	case <-it.done:
+		return it.err
+	default:
 	}
 	select {
 	case <-it.done:
@@ -145,21 +155,33 @@ func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error
 	return ctx.Err()
 }
 
-func (c *Committer[W]) enqueue(it *item[W]) error {
+// enqueue queues work. If it can start at once and alone, the caller has to run
+// it.
+func (c *Committer[W]) enqueue(it *item[W]) (run func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
-		return errClosed
+		return nil, errClosed
 	case c.waiting >= c.cfg.MaxWaiting:
-		return errFull
+		return nil, errFull
 	}
 	c.queue = append(c.queue, it)
 	c.weigh(it, 1)
-	if c.hasPlaceFor(it) { // what was queued before could not start before
-		c.schedule()
+	if !c.hasPlaceFor(it) { // what was queued before could not start before either
+		return nil, nil
 	}
-	return nil
+	for {
+		group, again := c.next()
+		switch {
+		case group == nil:
+			return run, nil
+		case len(group) == 1 && group[0] == it:
+			run = c.start(group, again)
+		default:
+			go c.start(group, again)()
+		}
+	}
 }
 
 // Close waits for what is in flight. Do fails from now on, also for what is
@@ -198,7 +220,7 @@ func (c *Committer[W]) schedule() {
 		if group == nil {
 			return
 		}
-		c.start(group, again)
+		go c.start(group, again)()
 	}
 }
 
@@ -293,8 +315,11 @@ func hold(held map[topic.Topic]struct{}, topics []topic.Topic) map[topic.Topic]s
 	return held
 }
 
-// start runs a group on a goroutine of its own.
-func (c *Committer[W]) start(group []*item[W], again bool) {
+// errPanicked is the outcome of a transaction whose commit did not return.
+var errPanicked = fault.Errorf(fault.Broken, "internal error")
+
+// start takes a group into flight and returns what has to be run next.
+func (c *Committer[W]) start(group []*item[W], again bool) (run func()) {
 	identity := group[0].work.HasIdentity()
 	c.occupy(group, again, identity)
 	for _, it := range group {
@@ -311,24 +336,27 @@ func (c *Committer[W]) start(group []*item[W], again bool) {
 		}
 	})
 	c.running.Add(1)
-	go func() {
-		defer c.running.Done()
+	return func() {
+		err := error(errPanicked)
+		defer func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			patience.Stop()
+			if overdue {
+				c.overdue--
+			}
+			overdue = true // whatever the timer still does
+			c.vacate(group, again, identity)
+			c.conclude(group, err)
+			c.schedule()
+			c.running.Done()
+		}()
 		works := make([]W, len(group))
 		for i, it := range group {
 			works[i] = it.work
 		}
-		err := c.run(group, works, again)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		patience.Stop()
-		if overdue {
-			c.overdue--
-		}
-		overdue = true // whatever the timer still does
-		c.vacate(group, again, identity)
-		c.conclude(group, err)
-		c.schedule()
-	}()
+		err = c.run(group, works, again)
+	}
 }
 
 // run gives a group its time limit and commits it.
