@@ -31,7 +31,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.devstack, "devstack", "bin/devstack", "the program of the dev stack")
-	flag.StringVar(&o.docs, "docs", "docs", "folder of benchmarks.md; its charts go to benchmarks/ below it")
+	flag.StringVar(&o.docs, "docs", "docs", "folder of benchmarks.md, its charts go to benchmarks/ below it; empty: only print")
 	flag.StringVar(&o.sections, "sections", strings.Join(sectionNames(), ","), "what is measured")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of yardstick and backend in turns")
 	flag.DurationVar(&o.length, "length", 8*time.Second, "length of each turn")
@@ -79,6 +79,7 @@ var sections = []section{
 	{"fanout", measureFanOut},
 	{"mixed", measureMixed},
 	{"flat", measureFlat},
+	{"idle", measureIdle},
 }
 
 func sectionNames() []string {

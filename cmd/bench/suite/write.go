@@ -21,6 +21,9 @@ const (
 func (s *suite) write() error {
 	text := s.table()
 	fmt.Print("\n" + text)
+	if s.docs == "" {
+		return nil // only to look at
+	}
 	folder := filepath.Join(s.docs, "benchmarks")
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err

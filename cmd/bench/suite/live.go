@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/xmtp-selfhosted/backend/cmd/bench"
+)
+
+// liveLoad is the traffic that latencies of streams are measured with: 500
+// envelopes a second on 1,000 topics, to 50 streams.
+func liveLoad(c *bench.Config) {
+	c.Streams, c.Topics, c.Rate, c.Concurrency, c.Connections = 50, 20, 500, 16, 2
+}
+
+// latency is from the publish call to the delivery, in milliseconds: medians over
+// the rounds.
+type latency struct{ median, tail float64 }
+
+// live measures the latency of streams, with something beside them or nothing.
+func (s *suite) live(ctx context.Context, endpoint string, beside bench.Beside) (latency, error) {
+	var medians, tails []float64
+	for range s.rounds {
+		r, err := s.liveTurn(ctx, endpoint, beside)
+		if err != nil {
+			return latency{}, err
+		}
+		medians, tails = append(medians, r.median), append(tails, r.tail)
+	}
+	return latency{median(medians), median(tails)}, nil
+}
+
+func (s *suite) liveTurn(ctx context.Context, endpoint string, beside bench.Beside) (latency, error) {
+	config := bench.Default(bench.ManyTopics)
+	config.Endpoint, config.Warmup, config.Duration, config.Size = endpoint, warmup, s.length, messageBytes
+	liveLoad(&config)
+	r, err := bench.RunBeside(ctx, config, beside)
+	if err != nil {
+		return latency{}, err
+	}
+	if r.Errors > 0 {
+		return latency{}, fmt.Errorf("%d calls failed or streams ended, the first with %s", r.Errors, r.FirstError)
+	}
+	return latency{r.Delivery.P50, r.Delivery.P99}, nil
+}
+
+// ratioOf is a figure against one of the same kind; target 0 is none.
+func ratioOf(name, against string, ours, base, target float64) figure {
+	return figure{name: name, unit: "ms", ours: ours, against: base, againstName: against, ratio: ours / base, target: target, atMost: true}
+}
