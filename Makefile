@@ -14,7 +14,7 @@ GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lin
 .PHONY: help run build test check lint generate generated helm standalone tidy fuzz bench chaos clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## Start the whole backend on this machine, the gateway on 127.0.0.1:5050
 	@bin/devstack
@@ -27,6 +27,14 @@ test: ## Run every test; installs PostgreSQL, a C compiler, nginx and Chromium i
 	@tools/need postgresql gcc nginx chromium node curl prometheus libfaketime
 	@$(GO) test -race -timeout 25m $(ALL)
 	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GO) test -timeout 20m ./... ) || exit 1; done
+
+# A build of Kubernetes takes a quarter of an hour on two cores the first time: nothing else waits for it.
+KUBERNETES := $(shell sed -n 's/^\tk8s.io\/kubernetes v//p' tests/k8s/go.mod)
+KUBEVERSION := k8s.io/component-base/version
+.PHONY: test-k8s
+test-k8s: ## Install the chart into a Kubernetes control plane that is built from its Go modules
+	@cd tests/k8s && GOWORK=off $(GO) vet . && GOWORK=off $(GO) test -count 1 -timeout 30m -ldflags \
+	  "-X $(KUBEVERSION).gitVersion=v$(KUBERNETES) -X $(KUBEVERSION).gitMajor=$(word 1,$(subst ., ,$(KUBERNETES))) -X $(KUBEVERSION).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))" .
 
 check: lint generated helm standalone ## Lint, check that generated files are fresh, build each module on its own
 
@@ -54,7 +62,7 @@ standalone:
 
 tidy: ## Tidy every module
 	@$(GO) work sync
-	@for m in $(MODULES) $(ALONE); do (cd $$m && GOWORK=off $(GO) mod tidy) || exit 1; done
+	@for m in $(MODULES) $(ALONE) tests/k8s; do (cd $$m && GOWORK=off $(GO) mod tidy) || exit 1; done
 
 bench: build ## Measure the backend against pgbench, pgx and grpc-go; BENCH holds flags
 	@$(GO) build -o bin/bench ./cmd/bench/suite

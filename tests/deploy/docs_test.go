@@ -58,7 +58,7 @@ func TestTheHelmCommandsOfTheDocuments(t *testing.T) {
 		for _, command := range helmRun.FindAllString(strings.ReplaceAll(text, "\\\n", " "), -1) {
 			commands++
 			files := []string{}
-			if strings.Contains(command, "--reuse-values") { // what install.md set
+			if strings.Contains(command, "-reuse-values") { // what install.md set
 				files = append(files, "testdata/secrets.yaml")
 			}
 			for _, file := range helmOf.FindAllStringSubmatch(command, -1) {
