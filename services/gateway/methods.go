@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"math"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -90,9 +91,31 @@ func nativeServices(methods []method, patience time.Duration, logger *slog.Logge
 
 // nativeClient is a client on grpc-go's transport.
 type nativeClient struct {
-	stream grpc.ServerStream
+	stream   grpc.ServerStream
+	patience time.Duration
+	ended    chan<- error
+	look     *time.Timer
 	// sending is when the current send began, in nanoseconds; 0 between sends.
 	sending atomic.Int64
+}
+
+// newNativeClient returns a client that is looked after until its stream ends. When
+// it has taken nothing for longer than patience, ended gets an error.
+func newNativeClient(stream grpc.ServerStream, patience time.Duration, ended chan<- error) *nativeClient {
+	c := &nativeClient{stream: stream, patience: patience, ended: ended}
+	c.look = time.AfterFunc(math.MaxInt64, c.check)
+	c.look.Reset(patience / 2) // not before look is known to check
+	return c
+}
+
+func (c *nativeClient) check() {
+	switch {
+	case c.stream.Context().Err() != nil:
+	case c.stalled():
+		c.ended <- fault.Errorf(fault.Exhausted, "the client took no message for %v", c.patience)
+	default:
+		c.look.Reset(c.patience / 2)
+	}
 }
 
 func (c *nativeClient) Recv() (*rpc.Frame, error) {
@@ -107,38 +130,30 @@ func (c *nativeClient) Send(frame *rpc.Frame) error {
 }
 
 // stalled reports whether the client has taken nothing for longer than patience.
-func (c *nativeClient) stalled(patience time.Duration) bool {
+func (c *nativeClient) stalled() bool {
 	begun := c.sending.Load()
-	return begun != 0 && time.Since(time.Unix(0, begun)) > patience
+	return begun != 0 && time.Since(time.Unix(0, begun)) > c.patience
 }
 
 // patiently runs a stream and ends it when its client takes nothing any more: a
 // send of grpc-go has no time limit of its own. The return from here ends the
 // send, and with it the goroutine.
+//
+// There is one of these for each open stream, deep in grpc-go, and it waits: what
+// needs more of a stack is done by the goroutine that it starts.
 func patiently(stream grpc.ServerStream, patience time.Duration, logger *slog.Logger, run func(context.Context, forward.Client) error) error {
-	ctx := nativeContext(stream.Context()) // ends with the return from here
-	client := &nativeClient{stream: stream}
-	ended := make(chan error, 1)
+	ended := make(chan error, 2) // of the client that is too slow, and of the stream
+	client := newNativeClient(stream, patience, ended)
+	defer client.look.Stop()
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
 				ended <- rpc.Recovered(logger, p)
 			}
 		}()
-		ended <- run(ctx, client)
+		ended <- run(nativeContext(stream.Context()), client) // which ends with the return from here
 	}()
-	look := time.NewTicker(patience / 2)
-	defer look.Stop()
-	for {
-		select {
-		case err := <-ended:
-			return err
-		case <-look.C:
-			if client.stalled(patience) {
-				return fault.Errorf(fault.Exhausted, "the client took no message for %v", patience)
-			}
-		}
-	}
+	return <-ended
 }
 
 // replacements say what to use instead of the APIs that clients of other

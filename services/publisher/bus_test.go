@@ -30,6 +30,13 @@ func TestMain(m *testing.M) {
 		_, _ = os.Stdin.Read(make([]byte, 1)) // ends with the parent
 		os.Exit(0)
 	}
+	if os.Getenv(roleProcess) != "" {
+		if err := servePublisher(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	pgtest.Main(m, pgtest.CheckLeaks())
 }
 
