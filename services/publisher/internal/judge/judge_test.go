@@ -153,3 +153,74 @@ func TestWhatMustNotHappenFailsTheWhole(t *testing.T) {
 		})
 	}
 }
+
+// A group that nothing can refuse says what to store; what is committed at once is
+// told to its requests like the outcome of any other transaction.
+func TestAGroupThatNothingCanRefuseIsDrafted(t *testing.T) {
+	kit := testkit.New(8)
+	group := kit.Group()
+	a, b, commit := kit.GroupMessage(group, 1), kit.GroupMessage(group, 2), kit.Commit(group, 1)
+	first, second := parse(t, a, b), parse(t, b, commit, a)
+	g := judge.NewGroup(rules, []*request.Request{first, second})
+	batch := g.Batch()
+	require.Len(t, batch.Drafts, 3)
+	for i, e := range []*backendv1.ClientEnvelope{a, b, commit} {
+		encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
+		require.NoError(t, err)
+		draft := store.Draft{Payload: encoded, Retention: rules.Retention.GroupMessage}
+		if e == commit {
+			draft.Retention, draft.IsCommitOrProposal = 0, true
+		}
+		require.Equal(t, draft, batch.Drafts[i])
+	}
+	found := locked(batch)
+	found.Heads[0], found.Committed, found.Stored = 50, true, nil
+	writes, notices, err := g.Judge(found)
+	require.NoError(t, err)
+	require.Equal(t, []int64{101, 102}, ids(first))
+	require.Equal(t, []int64{102, 103, 101}, ids(second))
+	require.Equal(t, []int{2, 1}, []int{first.Stored, second.Stored})
+	for i, previous := range []topic.SequenceID{50, 101, 102} {
+		require.Equal(t, previous, notices[i].Previous)
+		// What the statement stored is what the judge would have.
+		draft, meta := batch.Drafts[i], writes.Rows[i].Meta
+		require.Equal(t, draft.Payload, writes.Rows[i].Payload)
+		require.Equal(t, draft.IsCommitOrProposal, meta.IsCommitOrProposal)
+		if draft.Retention > 0 {
+			require.Equal(t, found.ServerNS+draft.Retention.Nanoseconds(), meta.ExpiryNS)
+		} else {
+			require.Zero(t, meta.ExpiryNS)
+		}
+	}
+}
+
+func TestAGroupThatMayBeRefusedIsNotDrafted(t *testing.T) {
+	kit := testkit.New(9)
+	group := kit.Group()
+	message := func() *backendv1.ClientEnvelope { return kit.GroupMessage(group, 10) }
+	draftsOf := func(r judge.Rules, requests ...*request.Request) []store.Draft {
+		return judge.NewGroup(r, requests).Batch().Drafts
+	}
+	require.Len(t, draftsOf(rules, parse(t, message())), 1)
+
+	failed := parse(t, message())
+	failed.Envelopes[0].Failure = fault.Invalidf(fault.InvalidKeyPackage, "bad")
+	require.Nil(t, draftsOf(rules, parse(t, message()), failed), "one fails unless it is stored")
+
+	require.Nil(t, draftsOf(rules, parse(t, kit.Client().Registration(time.Now()))), "an identity update depends on its inbox")
+
+	tight, one := rules, parse(t, message())
+	longest := envelope.Meta{Topic: group.Topic(), SequenceID: math.MaxInt64, ServerNS: math.MaxInt64, ExpiryNS: math.MaxInt64, IsCommitOrProposal: true}
+	tight.Limits.MaxResponseBytes = uint64(len(envelope.AppendMetaField(nil, 1, &longest)))
+	require.NotNil(t, draftsOf(tight, one))
+	tight.Limits.MaxResponseBytes--
+	require.Nil(t, draftsOf(tight, one), "the response may be too long")
+
+	large := func(size int) *request.Request {
+		r := parse(t, kit.GroupMessage(group, size))
+		r.Bytes = size
+		return r
+	}
+	require.NotNil(t, draftsOf(rules, large(1<<19), large(1<<19)))
+	require.Nil(t, draftsOf(rules, large(1<<19), large(1<<19+1)), "much would be written in vain")
+}
