@@ -81,7 +81,9 @@ func (d *doctor) without(err error) string {
 	for name, value := range d.environment {
 		if strings.HasSuffix(name, "_URL") || name == "XMTP_CHAINS" {
 			for part := range strings.SplitSeq(value, ",") {
-				text = strings.ReplaceAll(text, strings.TrimSpace(part), "["+name+"]")
+				if part = strings.TrimSpace(part); part != "" {
+					text = strings.ReplaceAll(text, part, "["+name+"]")
+				}
 			}
 		}
 	}
