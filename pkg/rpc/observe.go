@@ -71,6 +71,23 @@ func (o *Observer) Begin(ctx context.Context, fullMethod, kind string) (context.
 	}
 }
 
+// beginAside is Begin on a goroutine of its own, for calls that stay. A stack
+// shrinks only when less than a quarter of it is in use: what counting needs of it
+// once would stay with the goroutine of a stream for as long as it is open.
+func (o *Observer) beginAside(ctx context.Context, fullMethod, kind string) (context.Context, func(error)) {
+	type begun struct {
+		ctx context.Context
+		end func(error)
+	}
+	done := make(chan begun)
+	go func() {
+		ctx, end := o.Begin(ctx, fullMethod, kind)
+		done <- begun{ctx, end}
+	}()
+	b := <-done
+	return b.ctx, b.end
+}
+
 func (o *Observer) log(ctx context.Context, fullMethod string, code codes.Code, took time.Duration, err error) {
 	level := levelOf(code)
 	if strings.HasPrefix(fullMethod, healthService) || !o.logger.Enabled(ctx, level) {
@@ -103,7 +120,11 @@ func (o *Observer) intercept(server any, stream grpc.ServerStream, info *grpc.St
 	if server == nil { // the handler of unknown methods has no service
 		name = UnknownMethod
 	}
-	ctx, end := o.Begin(stream.Context(), name, typeOf(info))
+	begin := o.Begin
+	if info.IsServerStream {
+		begin = o.beginAside
+	}
+	ctx, end := begin(stream.Context(), name, typeOf(info))
 	if ctx != stream.Context() {
 		stream = tracedStream{stream, ctx}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/xmtp-selfhosted/backend/cmd/bench"
@@ -16,6 +17,25 @@ func liveLoad(c *bench.Config) {
 // latency is from the publish call to the delivery, in milliseconds: medians over
 // the rounds.
 type latency struct{ median, tail float64 }
+
+// measureLive is the latency with nothing beside it, the roles of streams in
+// processes of their own.
+func measureLive(ctx context.Context, s *suite) (err error) {
+	side, err := s.startStreamSide(ctx, s.stack.endpoints.NATSURL)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, side.stop()) }()
+	got, err := s.live(ctx, side.gateway.address, nil)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("  median %.2f ms, 99%% %.2f ms\n", got.median, got.tail)
+	s.figures = append(s.figures,
+		figure{name: "publish call to delivery, 1,000 topics, 50 streams, median", unit: "ms", ours: got.median, target: 2, atMost: true, targetInUnits: true},
+		figure{name: "publish call to delivery, 1,000 topics, 50 streams, 99 %", unit: "ms", ours: got.tail, target: 10, atMost: true, targetInUnits: true})
+	return nil
+}
 
 // live measures the latency of streams, with something beside them or nothing.
 func (s *suite) live(ctx context.Context, endpoint string, beside bench.Beside) (latency, error) {

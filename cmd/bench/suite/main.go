@@ -79,7 +79,10 @@ var sections = []section{
 	{"fanout", measureFanOut},
 	{"mixed", measureMixed},
 	{"flat", measureFlat},
+	{"live", measureLive},
 	{"idle", measureIdle},
+	{"neighbours", measureNeighbours},
+	{"sweep", measureSweep},
 }
 
 func sectionNames() []string {
