@@ -1,9 +1,12 @@
 package deploy
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -142,4 +145,41 @@ func TestTheStatementsOfTheDocuments(t *testing.T) {
 		}
 	}
 	require.Greater(t, ran, 10)
+}
+
+// TestACopyAndABackupByHand runs the statements and commands that make them, on
+// a real primary.
+func TestACopyAndABackupByHand(t *testing.T) {
+	dir := tempDir(t)
+	binaries, err := pglocal.EnsureInstalled(t.Context(), nil)
+	require.NoError(t, err)
+	primary, err := pglocal.StartPrimary(t.Context(), pglocal.Options{Dir: filepath.Join(dir, "primary"), Binaries: binaries, Settings: map[string]string{"fsync": "off"}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, primary.Stop(pglocal.Immediate)) })
+	connection, err := pgx.Connect(t.Context(), primary.URL("postgres"))
+	require.NoError(t, err)
+	defer func() { _ = connection.Close(context.Background()) }()
+	ran := 0
+	for _, found := range block.FindAllStringSubmatch(pages(t)["docs/postgresql.md"], -1) {
+		switch {
+		case found[1] == "sql" && strings.Contains(found[2], "replicator"):
+			for _, statement := range strings.Split(strings.TrimSpace(found[2]), ";\n") {
+				_, err := connection.Exec(t.Context(), statement)
+				require.NoError(t, err, statement)
+			}
+		case found[1] == "sh" && strings.Contains(found[2], "pg_"):
+			ran++
+			script := strings.NewReplacer("primary.db", "127.0.0.1", " /data/", " "+dir+"/", " /backup/", " "+dir+"/").Replace(found[2])
+			command := exec.CommandContext(t.Context(), "sh", "-euc", script)
+			command.Env = []string{"PATH=" + binaries.Dir + ":" + os.Getenv("PATH"), "PGPORT=" + strconv.Itoa(primary.Port()), "PGPASSWORD=change-me"}
+			output, err := command.CombinedOutput()
+			require.NoError(t, err, "%s", output)
+		}
+	}
+	require.Equal(t, 2, ran)
+	require.FileExists(t, filepath.Join(dir, "replica", "standby.signal"))
+	settings, err := os.ReadFile(filepath.Join(dir, "replica", "postgresql.auto.conf"))
+	require.NoError(t, err)
+	require.Contains(t, string(settings), "primary_slot_name = 'replica_1'")
+	require.Contains(t, string(settings), "\nhot_standby_feedback = on\n")
 }

@@ -57,8 +57,8 @@ func installKinds(t *testing.T, c *cluster) {
 	c.mustRun(t, "kubectl wait --for condition=Established --timeout 1m crd --all")
 }
 
-// documents follows docs/install.md, upgrade.md, tls-and-proxies.md and the
-// runbooks, as an operator would.
+// documents follows docs/install.md, upgrade.md, tls-and-proxies.md, postgresql.md
+// and the runbooks, as an operator would.
 func documents(t *testing.T, c *cluster, nodes *kubelets) {
 	install := shellBlocks(t, "install.md")
 	require.Len(t, install, 5, "the namespace, the secret, the chart, the doctor, the end")
@@ -89,7 +89,7 @@ func documents(t *testing.T, c *cluster, nodes *kubelets) {
 	c.requireImages(t, "xmtp", "registry.example.org/xmtp/backend-%s:0.1.0")
 	c.mustRun(t, "kubectl --namespace xmtp get job/"+fullname+"-migrate") // its log can be read
 
-	for _, script := range shellBlocks(t, "tls-and-proxies.md") {
+	for _, script := range slices.Concat(shellBlocks(t, "postgresql.md"), shellBlocks(t, "tls-and-proxies.md")) {
 		c.mustRun(t, script)
 	}
 	c.mustRun(t, "kubectl --namespace xmtp get ingress/"+fullname+" httproute/"+fullname)
