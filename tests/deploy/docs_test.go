@@ -183,3 +183,20 @@ func TestACopyAndABackupByHand(t *testing.T) {
 	require.Contains(t, string(settings), "primary_slot_name = 'replica_1'")
 	require.Contains(t, string(settings), "\nhot_standby_feedback = on\n")
 }
+
+// TestDocumentsNameVariablesThatExist compares them with the reference, which is
+// generated.
+func TestDocumentsNameVariablesThatExist(t *testing.T) {
+	variable := regexp.MustCompile(`\bXMTP_[A-Z0-9_]*[A-Z0-9]\b`)
+	texts := pages(t)
+	known := map[string]bool{"XMTP_CHAOS_SEED": true} // of the tests in docs/chaos.md
+	for _, name := range variable.FindAllString(texts["docs/configuration.md"], -1) {
+		known[name] = true
+	}
+	require.Greater(t, len(known), 50)
+	for page, text := range texts {
+		for _, name := range variable.FindAllString(text, -1) {
+			require.True(t, known[name], "%s names %s", page, name)
+		}
+	}
+}
