@@ -55,7 +55,8 @@ func (s *suite) neighbours(ctx context.Context, address string, many int) error 
 			if err != nil {
 				return err
 			}
-			k.tails, k.ratios = append(k.tails, got.tail), append(k.ratios, got.tail/kinds[0].tails[round])
+			k.tails = append(k.tails, got.tail)
+			k.ratios = append(k.ratios, got.tail/kinds[0].tails[round])
 			fmt.Printf("  round %d: median %.2f ms, 99%% %.2f ms with %s beside, ratio %.2f\n", round+1, got.median, got.tail, k.name, k.ratios[round])
 		}
 	}
