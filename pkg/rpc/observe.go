@@ -2,15 +2,18 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
@@ -90,6 +93,9 @@ func (o *Observer) beginAside(ctx context.Context, fullMethod, kind string) (con
 
 func (o *Observer) log(ctx context.Context, fullMethod string, code codes.Code, took time.Duration, err error) {
 	level := levelOf(code)
+	if errors.Is(err, errDraining) { // a stream that ends with its server, as all of them do
+		level = slog.LevelDebug
+	}
 	if strings.HasPrefix(fullMethod, healthService) || !o.logger.Enabled(ctx, level) {
 		return
 	}
@@ -125,11 +131,34 @@ func (o *Observer) intercept(server any, stream grpc.ServerStream, info *grpc.St
 		begin = o.beginAside
 	}
 	ctx, end := begin(stream.Context(), name, typeOf(info))
-	if ctx != stream.Context() {
-		stream = tracedStream{stream, ctx}
+	observed := &observedStream{ServerStream: stream, ctx: ctx}
+	err := handle(server, observed)
+	if observed.gone.Load() && Status(err).Code() == codes.Unavailable {
+		err = errGone
 	}
-	err := handle(server, stream)
 	end(err)
+	return err
+}
+
+// errGone is how a call ends whose caller did not wait for what was sent: nothing
+// was unavailable, and nobody reads the status.
+var errGone = status.Error(codes.Canceled, "the caller has gone")
+
+// observedStream has the context of the call's span and notices that its caller
+// has gone. Sends may come from any goroutine of the call.
+type observedStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	gone atomic.Bool
+}
+
+func (s *observedStream) Context() context.Context { return s.ctx }
+
+func (s *observedStream) SendMsg(m any) error {
+	err := s.ServerStream.SendMsg(m)
+	if err != nil {
+		s.gone.Store(true)
+	}
 	return err
 }
 

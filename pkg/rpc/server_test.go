@@ -192,6 +192,27 @@ func TestTheLogHasTheCauseOfOurFailuresOnly(t *testing.T) {
 	}
 }
 
+// A caller that goes away while it is sent to is not a failure of ours.
+func TestACallerThatLeavesIsNotLogged(t *testing.T) {
+	ended := make(chan error, 1)
+	s := serve(t, patient, rpc.Method{Name: "Stream", ClientStreams: true, Stream: func(stream grpc.ServerStream) error {
+		for {
+			if err := stream.SendMsg(rpc.FrameOf([]byte("more"))); err != nil {
+				ended <- err
+				return err
+			}
+		}
+	}})
+	conn := dial(t, s.address)
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/test.Service/Stream")
+	require.NoError(t, err)
+	require.NoError(t, stream.RecvMsg(&rpc.Frame{}))
+	require.NoError(t, conn.Close())
+	require.Error(t, <-ended)
+	require.NoError(t, s.stop())
+	require.Empty(t, s.log.String())
+}
+
 func TestOnlyAnUnavailableOfItsOwnIsPushedBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		err      error
@@ -272,6 +293,7 @@ func TestADrainEndsStreamsAndFinishesUnaryCalls(t *testing.T) {
 	close(goOn)
 	require.NoError(t, <-unary)
 	require.NoError(t, <-stopped)
+	require.Empty(t, s.log.String(), "a stream that ends with its server is no failure")
 }
 
 func TestADrainIsBounded(t *testing.T) {

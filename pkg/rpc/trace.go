@@ -48,14 +48,6 @@ func endSpan(span trace.Span, err error) {
 	telemetry.EndSpan(span, err)
 }
 
-// tracedStream is a stream within a span.
-type tracedStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s tracedStream) Context() context.Context { return s.ctx }
-
 // propagated tells the role which trace a call belongs to. Whatever the client
 // said about that is replaced.
 func propagated(ctx context.Context) context.Context {
