@@ -41,7 +41,7 @@ func startTempo(t *testing.T) (*tempo, string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	r := &tempo{metrics: map[string]bool{}}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20)) // the collector may send all that waits at once
 	tracecollector.RegisterTraceServiceServer(server, r)
 	metricscollector.RegisterMetricsServiceServer(server, metricsService{tempo: r})
 	done := make(chan struct{})
