@@ -116,7 +116,11 @@ func environ() map[string]string {
 }
 
 func table(e stack.Endpoints) string {
-	return fmt.Sprintf(`  gateway    http://%s   gRPC, gRPC-Web, HTTP with JSON
+	scheme := "http"
+	if os.Getenv("XMTP_TLS_CERT_FILE") != "" {
+		scheme = "https"
+	}
+	return fmt.Sprintf(`  gateway    %s://%s   gRPC, gRPC-Web, HTTP with JSON
   publisher  %s
   reader     %s
   streamer   %s
@@ -128,5 +132,5 @@ Try, in another shell:
   bin/xmtpctl demo     replay a recorded client session through the gateway
   bin/xmtpctl health   ask every service how it is
 Ctrl-C stops everything; the data stays.`,
-		e.Gateway, e.Publisher, e.Reader, e.Streamer, e.PrimaryURL, e.ReplicaURL, e.NATSURL)
+		scheme, e.Gateway, e.Publisher, e.Reader, e.Streamer, e.PrimaryURL, e.ReplicaURL, e.NATSURL)
 }

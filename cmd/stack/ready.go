@@ -2,12 +2,14 @@ package stack
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
@@ -27,7 +29,7 @@ func (s *Stack) waitReady(ctx context.Context) error {
 	defer watcher.Wait()
 	defer stopWatching()
 
-	connection, err := grpc.NewClient(s.Endpoints.Gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient(s.Endpoints.Gateway, grpc.WithTransportCredentials(s.credentials()))
 	if err != nil {
 		return fmt.Errorf("reach the gateway: %w", err)
 	}
@@ -46,4 +48,13 @@ func (s *Stack) waitReady(ctx context.Context) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// credentials are those of a client of the gateway. A certificate is for the name
+// that the public knows, and who answers is a part of this very process.
+func (s *Stack) credentials() credentials.TransportCredentials {
+	if s.environment["XMTP_TLS_CERT_FILE"] == "" {
+		return insecure.NewCredentials()
+	}
+	return credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}) //nolint:gosec // see above
 }

@@ -54,7 +54,7 @@ func Start(t testing.TB, gateway string, edits ...[2]string) *Proxy {
 	dir := t.TempDir()
 	p := &Proxy{Address: freeAddress(t)}
 	certificate, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	p.Roots = selfSigned(t, certificate, key)
+	p.Roots = SelfSigned(t, certificate, key)
 	site := Configuration(t)
 	for _, edit := range append(edits,
 		[2]string{"server 127.0.0.1:5050;", "server " + gateway + ";"},
@@ -145,8 +145,8 @@ func freeAddress(t testing.TB) string {
 	return listener.Addr().String()
 }
 
-// selfSigned writes a certificate of 127.0.0.1 and its key.
-func selfSigned(t testing.TB, certificateFile, keyFile string) *x509.CertPool {
+// SelfSigned writes a certificate of 127.0.0.1 and its key.
+func SelfSigned(t testing.TB, certificateFile, keyFile string) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

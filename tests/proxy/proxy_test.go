@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -35,14 +36,34 @@ type behind struct {
 
 func start(t *testing.T) *behind {
 	t.Helper()
+	s := startStack(t, nil)
+	return &behind{Proxy: proxy.Start(t, s.Endpoints.Gateway), stack: s, kit: testkit.New(1)}
+}
+
+func startStack(t *testing.T, environment map[string]string) *stack.Stack {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "xmtp-proxy-") // unlike t.TempDir, PostgreSQL's own user can enter it
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	s, err := stack.Start(t.Context(), stack.Options{Dir: dir, Settings: map[string]string{"fsync": "off"}})
+	s, err := stack.Start(t.Context(), stack.Options{Dir: dir, Environment: environment, Settings: map[string]string{"fsync": "off"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Stop()) })
-	return &behind{Proxy: proxy.Start(t, s.Endpoints.Gateway), stack: s, kit: testkit.New(1)}
+	return s
+}
+
+// Without a proxy the gateway itself serves HTTPS, in the dev stack as well.
+func TestTheStackServesHTTPS(t *testing.T) {
+	dir := t.TempDir()
+	certificate, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	direct := &proxy.Proxy{Roots: proxy.SelfSigned(t, certificate, key)}
+	s := startStack(t, map[string]string{"XMTP_TLS_CERT_FILE": certificate, "XMTP_TLS_KEY_FILE": key})
+	direct.Address = s.Endpoints.Gateway
+	b := &behind{Proxy: direct, stack: s, kit: testkit.New(2)}
+	_, err := b.publisher(b.http(t, true), connect.WithGRPCWeb()).CallUnary(t.Context(), connect.NewRequest(b.message(b.kit.Group())))
+	require.NoError(t, err)
+	_, err = backendv1.NewPublishServiceClient(b.native(t)).Publish(t.Context(), b.message(b.kit.Group()))
+	require.NoError(t, err)
 }
 
 // native is a grpc-go client of the proxy.
