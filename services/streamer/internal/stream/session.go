@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 
 	"go.opentelemetry.io/otel/metric"
@@ -77,6 +78,7 @@ func (s *session) close() {
 	s.alive.stop()
 	for more := true; more; {
 		s.hub.do(func(engine *delivery.Engine) { more = engine.Close(s.delivery) })
+		runtime.Gosched() // whoever waits for the engine goes first
 	}
 	s.hub.meter.ended(s.kind, s.err)
 }
@@ -131,6 +133,7 @@ func (s *session) apply(u delivery.Update) error {
 		var progress delivery.Progress
 		var failure *fault.Error
 		s.hub.do(func(engine *delivery.Engine) { progress, failure = engine.Step(s.delivery) })
+		runtime.Gosched() // whoever waits for the engine goes first
 		switch {
 		case failure != nil:
 			return failure
