@@ -111,6 +111,14 @@ func booleanArray(n int, at func(int) bool) []byte {
 	return dst
 }
 
+// boolean is a boolean parameter.
+func boolean(v bool) []byte {
+	if v {
+		return []byte{1}
+	}
+	return []byte{0}
+}
+
 func integer(v int32) []byte { return binary.BigEndian.AppendUint32(nil, uint32(v)) }
 
 // sequenceIDs reads a bigint[] of one dimension without nulls.

@@ -17,7 +17,13 @@ import (
 //go:embed sql/publish_at_once.sql
 var publishAtOnceSQL string
 
-var atOnceStatement = statement{"publish_at_once", publishAtOnceSQL}
+//go:embed sql/publish_one.sql
+var publishOneSQL string
+
+var (
+	atOnceStatement = statement{"publish_at_once", publishAtOnceSQL}
+	oneStatement    = statement{"publish_one", publishOneSQL}
+)
 
 // Draft is an envelope that is to be stored unless it is already.
 type Draft struct {
@@ -46,35 +52,47 @@ func (o *optimism) isCalledFor() bool {
 // transaction. It fails with serialization_failure when one of them is stored
 // already or another process is at work on the same topics.
 func storeAtOnce(ctx context.Context, conn *pgx.Conn, batch Batch) (Locked, error) {
+	found := Locked{Committed: true}
+	once, err := atOnceCall(batch)
+	if err != nil {
+		return found, err
+	}
+	once.row = func(values [][]byte) error {
+		c := columns{values: values}
+		found.ServerNS, found.IDs, found.Heads = c.int64(), c.sequenceIDs(), c.sequenceIDs()
+		return c.err
+	}
+	err = exchange(ctx, conn, []call{once})
+	if err == nil && (len(found.IDs) != len(batch.Keys) || len(found.Heads) != len(batch.Topics)) {
+		err = fmt.Errorf("stored %d of %d envelopes on %d of %d topics", len(found.IDs), len(batch.Keys), len(found.Heads), len(batch.Topics))
+	}
+	return found, err
+}
+
+// atOnceCall is the statement that stores the drafts of a batch.
+func atOnceCall(batch Batch) (call, error) {
 	n := len(batch.Keys)
+	if n == 1 {
+		key, draft := &batch.Keys[0], &batch.Drafts[0]
+		return call{statement: oneStatement, params: [][]byte{
+			[]byte(key.Topic), key.Hash[:], bigint(int64(draft.Retention)), boolean(draft.IsCommitOrProposal), draft.Payload,
+		}}, nil
+	}
 	last := make([]int32, len(batch.Topics))
 	for i := range batch.Keys {
 		at, ok := slices.BinarySearchFunc(batch.Topics, batch.Keys[i].Topic, func(a, b topic.Topic) int { return strings.Compare(string(a), string(b)) })
 		if !ok {
-			return Locked{}, fmt.Errorf("envelope %d is not on a topic of its batch", i)
+			return call{}, fmt.Errorf("envelope %d is not on a topic of its batch", i)
 		}
 		last[at] = int32(i) + 1 // arrays count from 1
 	}
-	found := Locked{Committed: true}
-	err := exchange(ctx, conn, []call{{
-		statement: atOnceStatement,
-		params: [][]byte{
-			topicArray(n, func(i int) topic.Topic { return batch.Keys[i].Topic }),
-			byteaArray(n, func(i int) []byte { return batch.Keys[i].Hash[:] }),
-			bigintArray(n, func(i int) int64 { return int64(batch.Drafts[i].Retention) }),
-			booleanArray(n, func(i int) bool { return batch.Drafts[i].IsCommitOrProposal }),
-			byteaArray(n, func(i int) []byte { return batch.Drafts[i].Payload }),
-			topicArray(len(batch.Topics), func(i int) topic.Topic { return batch.Topics[i] }),
-			integerArray(len(last), func(i int) int32 { return last[i] }),
-		},
-		row: func(values [][]byte) error {
-			c := columns{values: values}
-			found.ServerNS, found.IDs, found.Heads = c.int64(), c.sequenceIDs(), c.sequenceIDs()
-			return c.err
-		},
-	}})
-	if err == nil && (len(found.IDs) != n || len(found.Heads) != len(batch.Topics)) {
-		err = fmt.Errorf("stored %d of %d envelopes on %d of %d topics", len(found.IDs), n, len(found.Heads), len(batch.Topics))
-	}
-	return found, err
+	return call{statement: atOnceStatement, params: [][]byte{
+		topicArray(n, func(i int) topic.Topic { return batch.Keys[i].Topic }),
+		byteaArray(n, func(i int) []byte { return batch.Keys[i].Hash[:] }),
+		bigintArray(n, func(i int) int64 { return int64(batch.Drafts[i].Retention) }),
+		booleanArray(n, func(i int) bool { return batch.Drafts[i].IsCommitOrProposal }),
+		byteaArray(n, func(i int) []byte { return batch.Drafts[i].Payload }),
+		topicArray(len(batch.Topics), func(i int) topic.Topic { return batch.Topics[i] }),
+		integerArray(len(last), func(i int) int32 { return last[i] }),
+	}}, nil
 }

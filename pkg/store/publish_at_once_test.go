@@ -188,47 +188,49 @@ func TestAtOnceMeetsAnotherProcess(t *testing.T) {
 		{"it stores the same envelope below our ids", true, "a stored", "a same", "a same", true},
 		{"it stores the same envelope above our ids", false, "a stored", "a same", "a same", true},
 	} {
-		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
-			url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
-			conn := connect(t, url)
-			if c.stored != "" {
-				_, err := store.StoreAtOnce(t.Context(), conn, draftsOf(c.stored))
-				require.NoError(t, err)
-			}
-			o := holdHead(t, url, group('a'))
-			var id topic.SequenceID
-			if c.early {
-				id = o.takeID()
-			}
-			type result struct {
-				found store.Locked
-				err   error
-			}
-			done := make(chan result, 1)
-			batch := draftsOf(c.ours, "b beside")
-			go func() {
-				found, err := store.StoreAtOnce(t.Context(), conn, batch)
-				done <- result{found, err}
-			}()
-			awaitLock(t, url)
-			if !c.early {
-				id = o.takeID()
-			}
-			o.commit(id, c.others)
-			r := <-done
-			rows, heads := contents(t, conn)
-			if c.conflict {
-				requireConflict(t, r.err)
-				require.NotContains(t, heads, group('b'), "all or nothing")
-				require.Equal(t, id, heads[group('a')][1])
-				return
-			}
-			require.NoError(t, r.err)
-			require.Equal(t, id, r.found.Heads[0], "the previous head is the other's")
-			require.Greater(t, r.found.IDs[0], id)
-			require.Equal(t, r.found.IDs[0], heads[group('a')][1])
-			require.Contains(t, rows, batch.Keys[0])
-		})
+		for _, beside := range [][]string{nil, {"b beside"}} { // a statement for one envelope, and one for more
+			t.Run(fmt.Sprint(strings.ReplaceAll(c.name, " ", "_"), len(beside)), func(t *testing.T) {
+				url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+				conn := connect(t, url)
+				if c.stored != "" {
+					_, err := store.StoreAtOnce(t.Context(), conn, draftsOf(c.stored))
+					require.NoError(t, err)
+				}
+				o := holdHead(t, url, group('a'))
+				var id topic.SequenceID
+				if c.early {
+					id = o.takeID()
+				}
+				type result struct {
+					found store.Locked
+					err   error
+				}
+				done := make(chan result, 1)
+				batch := draftsOf(append([]string{c.ours}, beside...)...)
+				go func() {
+					found, err := store.StoreAtOnce(t.Context(), conn, batch)
+					done <- result{found, err}
+				}()
+				awaitLock(t, url)
+				if !c.early {
+					id = o.takeID()
+				}
+				o.commit(id, c.others)
+				r := <-done
+				rows, heads := contents(t, conn)
+				if c.conflict {
+					requireConflict(t, r.err)
+					require.NotContains(t, heads, group('b'), "all or nothing")
+					require.Equal(t, id, heads[group('a')][1])
+					return
+				}
+				require.NoError(t, r.err)
+				require.Equal(t, id, r.found.Heads[0], "the previous head is the other's")
+				require.Greater(t, r.found.IDs[0], id)
+				require.Equal(t, r.found.IDs[0], heads[group('a')][1])
+				require.Contains(t, rows, batch.Keys[0])
+			})
+		}
 	}
 }
 

@@ -39,14 +39,9 @@ const bytesPerEnvelope = 1 << 10
 func (p *Publisher) publish(ctx context.Context, wire []byte) (*rpc.Frame, error) {
 	envelopes := request.Count(wire)
 	deadline := time.Now().Add(limitOf(envelopes))
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
 	reckoned := min(int64(len(wire))+int64(envelopes)*bytesPerEnvelope, p.cfg.Group.MemoryBytes)
-	if err := p.memory.Acquire(ctx, reckoned); err != nil {
-		if errors.Is(err, context.Canceled) {
-			return nil, err
-		}
-		return nil, fault.Wrap(fault.Unavailable, err, "the publisher has no memory left for a request of this size now")
+	if err := p.reserve(ctx, reckoned, deadline); err != nil {
+		return nil, err
 	}
 	defer p.memory.Release(reckoned)
 	r, err := p.run(ctx, wire, deadline)
@@ -58,6 +53,20 @@ func (p *Publisher) publish(ctx context.Context, wire []byte) (*rpc.Frame, error
 	return rpc.FrameOf(r.Response()), nil
 }
 
+// reserve takes memory for a request.
+func (p *Publisher) reserve(ctx context.Context, bytes int64, deadline time.Time) error {
+	if p.memory.TryAcquire(bytes) { // a context with a deadline costs as much as parsing a short message
+		return nil
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	err := p.memory.Acquire(ctx, bytes)
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fault.Wrap(fault.Unavailable, err, "the publisher has no memory left for a request of this size now")
+}
+
 // run parses, validates and commits a request.
 func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*request.Request, error) {
 	r, failed, err := request.Parse(wire, p.cfg.Limits)
@@ -65,13 +74,15 @@ func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*
 		return nil, err
 	}
 	if failed != nil {
-		return nil, p.lowestFailure(ctx, r, failed)
+		return nil, p.lowestFailure(ctx, r, failed, deadline)
 	}
 	if len(r.Envelopes) == 0 {
 		return r, nil
 	}
-	if err := p.validator.Validate(ctx, r); err != nil {
-		return nil, err
+	if r.NeedsValidation() {
+		if err := p.validate(ctx, r, deadline); err != nil {
+			return nil, err
+		}
 	}
 	r.Trace = notice.TraceOf(trace.SpanContextFromContext(ctx))
 	if err := p.committer.Do(ctx, r, deadline); err != nil {
@@ -80,13 +91,21 @@ func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*
 	return r, r.Err
 }
 
+func (p *Publisher) validate(ctx context.Context, r *request.Request, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return p.validator.Validate(ctx, r)
+}
+
 // lowestFailure is the answer to a request that cannot succeed since one of its
 // envelopes is malformed: the failure of an earlier envelope goes first, unless
 // that one is stored already.
-func (p *Publisher) lowestFailure(ctx context.Context, r *request.Request, failed *fault.Error) error {
+func (p *Publisher) lowestFailure(ctx context.Context, r *request.Request, failed *fault.Error, deadline time.Time) error {
 	if !r.NeedsValidation() {
 		return failed
 	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	if err := p.validator.Validate(ctx, r); err != nil {
 		return failed
 	}

@@ -122,11 +122,10 @@ var (
 	errClosed = fault.Errorf(fault.Unavailable, "the publisher is shutting down")
 )
 
-// Do commits work and waits for it. A caller whose ctx ends before the transaction
-// starts takes the work along; one that shares a transaction goes away, and the
-// transaction goes on without it: the work must not be touched again. A caller
+// Do commits work and waits for it, until ctx ends or the deadline. Who goes away
+// before the transaction starts takes the work along; who shares a transaction
+// leaves it to go on without it, and the work must not be touched again. A caller
 // whose work can start at once and alone runs the transaction itself, to its end.
-// The deadline is that of the work itself, whoever waits for it.
 func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error {
 	it := &item[W]{work: work, deadline: deadline, done: make(chan struct{})}
 	run, err := c.enqueue(it)
@@ -141,10 +140,15 @@ func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error
 		return it.err
 	default:
 	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	err = context.DeadlineExceeded
 	select {
 	case <-it.done:
 		return it.err
+	case <-timer.C:
 	case <-ctx.Done():
+		err = ctx.Err()
 	}
 	c.mu.Lock()
 	if it.state == queued {
@@ -152,7 +156,7 @@ func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error
 		c.weigh(it, -1)
 	}
 	c.mu.Unlock()
-	return ctx.Err()
+	return err
 }
 
 // enqueue queues work. If it can start at once and alone, the caller has to run

@@ -554,6 +554,18 @@ func TestACallerWithLittleTimeDoesNotShortenTheTransaction(t *testing.T) {
 	})
 }
 
+func TestNobodyWaitsPastTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := start(t, config())
+		d.submit(on("first", "1"))
+		d.expect("first") // does not end by itself
+		begun := time.Now()
+		err := d.committer.Do(context.Background(), on("waiting", "1"), begun.Add(time.Second))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(begun))
+	})
+}
+
 // A further transaction waits for company, at the bound exactly, or until the one
 // in flight has taken longer than the patience.
 func TestAFurtherTransactionWaitsForCompany(t *testing.T) {
