@@ -132,7 +132,7 @@ func hashes(n int) string {
 
 // atOnce are arguments of publish_at_once that differ from call to call: what is
 // explained runs twice.
-const atOnceTypes = "bytea[], bytea[], bigint[], boolean[], bytea[], bytea[], integer[]"
+const atOnceTypes = "bytea[],bytea[],bigint[],boolean[],bytea[],bytea[],integer[]"
 
 func atOnce(n int) string {
 	places := make([]string, n)
@@ -157,7 +157,7 @@ func testPlansOfPublish(t *testing.T, conn *pgx.Conn) {
 		{"heads", "publish_heads.sql", "bytea[]", topics(1000), map[string]float64{"topic_heads_pkey": 1000}},
 		{"stored", "publish_stored.sql", "bytea[], bytea[]", topics(1000) + "," + hashes(1000), map[string]float64{"envelopes_topic_message_hash_key": 0}},
 		{"move_heads", "publish_move_heads.sql", "bytea[], bigint[]", topics(1000) + "," + cursors(1000, 2_000_000), map[string]float64{"topic_heads_pkey": 1000}},
-		{"one", "publish_one.sql", "bytea, bytea, bigint, boolean, bytea", fmt.Sprintf(`'\\x%x', uuid_send(gen_random_uuid()), 0, false, 'a'`, group(1)), nil},
+		{"one", "publish_one.sql", "bytea,bytea,bigint,boolean,bytea", fmt.Sprintf(`'\\x%x', uuid_send(gen_random_uuid()), 0, false, 'a'`, group(1)), nil},
 		{"at_once_one_row", "publish_at_once.sql", atOnceTypes, atOnce(1), nil},
 		{"at_once_many_rows", "publish_at_once.sql", atOnceTypes, atOnce(1000), nil},
 	} {
