@@ -133,10 +133,11 @@ func (o *Observer) intercept(server any, stream grpc.ServerStream, info *grpc.St
 	ctx, end := begin(stream.Context(), name, typeOf(info))
 	observed := &observedStream{ServerStream: stream, ctx: ctx}
 	err := handle(server, observed)
-	if observed.gone.Load() && Status(err).Code() == codes.Unavailable {
-		err = errGone
+	if observed.gone.Load() && Status(err).Code() == codes.Unavailable && !errors.Is(err, errDraining) {
+		end(errGone) // to be counted: a drain, which fails sends, too, is still to be told
+	} else {
+		end(err)
 	}
-	end(err)
 	return err
 }
 
