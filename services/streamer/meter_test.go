@@ -2,6 +2,7 @@ package streamer_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -32,6 +33,18 @@ func measured(t testing.TB) (*meter, option) {
 func (m *meter) sent() (live, read int64) {
 	m.t.Helper()
 	return m.count("xmtp_stream_envelopes_sent", "phase", "live"), m.count("xmtp_stream_envelopes_sent", "phase", "catch_up")
+}
+
+// awaitSent is sent once it has counted so many: a frame is counted after it went
+// out, so its client may be ahead.
+func (m *meter) awaitSent(total int) (live, read int64) {
+	m.t.Helper()
+	require.Eventually(m.t, func() bool {
+		live, read = m.sent()
+		return live+read >= int64(total)
+	}, within, time.Millisecond, "not everything that arrived was counted")
+	require.EqualValues(m.t, total, live+read)
+	return live, read
 }
 
 // count is the value of a counter at a label's value.
