@@ -102,11 +102,7 @@ func booleanArray(n int, at func(int) bool) []byte {
 	dst := appendArrayHeader(make([]byte, 0, arrayHeader+5*n), pgtype.BoolOID, n)
 	for i := range n {
 		dst = binary.BigEndian.AppendUint32(dst, 1)
-		if at(i) {
-			dst = append(dst, 1)
-		} else {
-			dst = append(dst, 0)
-		}
+		dst = append(dst, boolean(at(i))...)
 	}
 	return dst
 }

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -80,7 +79,7 @@ func atOnceCall(batch Batch) (call, error) {
 	}
 	last := make([]int32, len(batch.Topics))
 	for i := range batch.Keys {
-		at, ok := slices.BinarySearchFunc(batch.Topics, batch.Keys[i].Topic, func(a, b topic.Topic) int { return strings.Compare(string(a), string(b)) })
+		at, ok := slices.BinarySearch(batch.Topics, batch.Keys[i].Topic)
 		if !ok {
 			return call{}, fmt.Errorf("envelope %d is not on a topic of its batch", i)
 		}

@@ -73,16 +73,19 @@ func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*
 	if err != nil {
 		return nil, err
 	}
+	if r.NeedsValidation() { // which may wait, beside the commit, which knows its deadline
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
 	if failed != nil {
-		return nil, p.lowestFailure(ctx, r, failed, deadline)
+		return nil, p.lowestFailure(ctx, r, failed)
 	}
 	if len(r.Envelopes) == 0 {
 		return r, nil
 	}
-	if r.NeedsValidation() {
-		if err := p.validate(ctx, r, deadline); err != nil {
-			return nil, err
-		}
+	if err := p.validator.Validate(ctx, r); err != nil {
+		return nil, err
 	}
 	r.Trace = notice.TraceOf(trace.SpanContextFromContext(ctx))
 	if err := p.committer.Do(ctx, r, deadline); err != nil {
@@ -91,21 +94,13 @@ func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*
 	return r, r.Err
 }
 
-func (p *Publisher) validate(ctx context.Context, r *request.Request, deadline time.Time) error {
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	return p.validator.Validate(ctx, r)
-}
-
 // lowestFailure is the answer to a request that cannot succeed since one of its
 // envelopes is malformed: the failure of an earlier envelope goes first, unless
 // that one is stored already.
-func (p *Publisher) lowestFailure(ctx context.Context, r *request.Request, failed *fault.Error, deadline time.Time) error {
+func (p *Publisher) lowestFailure(ctx context.Context, r *request.Request, failed *fault.Error) error {
 	if !r.NeedsValidation() {
 		return failed
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
 	if err := p.validator.Validate(ctx, r); err != nil {
 		return failed
 	}

@@ -175,17 +175,7 @@ func (c *Committer[W]) enqueue(it *item[W]) (run func(), err error) {
 	if !c.hasPlaceFor(it) { // what was queued before could not start before either
 		return nil, nil
 	}
-	for {
-		group, again := c.next()
-		switch {
-		case group == nil:
-			return run, nil
-		case len(group) == 1 && group[0] == it:
-			run = c.start(group, again)
-		default:
-			go c.start(group, again)()
-		}
-	}
+	return c.schedule(it), nil
 }
 
 // Close waits for what is in flight. Do fails from now on, also for what is
@@ -217,14 +207,19 @@ func (c *Committer[W]) finish(it *item[W], err error) {
 	close(it.done)
 }
 
-// schedule starts every transaction that can start now.
-func (c *Committer[W]) schedule() {
+// schedule starts every transaction that can start now. If one of them is own and
+// nothing else, it is returned for the caller to run; own may be nil.
+func (c *Committer[W]) schedule(own *item[W]) (run func()) {
 	for {
 		group, again := c.next()
-		if group == nil {
-			return
+		switch {
+		case group == nil:
+			return run
+		case len(group) == 1 && group[0] == own:
+			run = c.start(group, again)
+		default:
+			go c.start(group, again)()
 		}
-		go c.start(group, again)()
 	}
 }
 
@@ -336,7 +331,7 @@ func (c *Committer[W]) start(group []*item[W], again bool) (run func()) {
 		if !overdue {
 			overdue = true
 			c.overdue++
-			c.schedule()
+			c.schedule(nil)
 		}
 	})
 	c.running.Add(1)
@@ -352,7 +347,7 @@ func (c *Committer[W]) start(group []*item[W], again bool) (run func()) {
 			overdue = true // whatever the timer still does
 			c.vacate(group, again, identity)
 			c.conclude(group, err)
-			c.schedule()
+			c.schedule(nil)
 			c.running.Done()
 		}()
 		works := make([]W, len(group))

@@ -101,10 +101,13 @@ const maxAtOnce = 1 << 20
 // isUnconditional says that every envelope of the group is either stored already
 // or to be stored.
 func (g *Group) isUnconditional() bool {
+	if g.identity {
+		return false
+	}
 	bytes := 0
 	for _, r := range g.requests {
 		bytes += r.Bytes
-		if bytes > maxAtOnce || r.Identity || !r.FitsAnyResponse(g.rules.Limits) {
+		if bytes > maxAtOnce || !r.FitsAnyResponse(g.rules.Limits) {
 			return false
 		}
 		for i := range r.Envelopes {
@@ -143,8 +146,9 @@ type bench struct {
 }
 
 // Judge decides every request of the group, in arrival order, and sets its Metas
-// or Err; of a transaction that is committed it only tells each what was stored. Each sees what is stored and what earlier accepted requests of the
-// group will store. The error is about the group as a whole.
+// or Err; of a transaction that is committed it only tells each what was stored.
+// Each sees what is stored and what earlier accepted requests of the group will
+// store. The error is about the group as a whole.
 func (g *Group) Judge(locked store.Locked) (store.Writes, []notice.Stored, error) {
 	b := &bench{Group: g, locked: locked, known: make([]*envelope.Meta, len(g.keys)), heads: slices.Clone(locked.Heads)}
 	for i, meta := range locked.Stored {
