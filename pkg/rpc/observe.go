@@ -74,21 +74,10 @@ func (o *Observer) Begin(ctx context.Context, fullMethod, kind string) (context.
 	}
 }
 
-// beginAside is Begin on a goroutine of its own, for calls that stay. A stack
-// shrinks only when less than a quarter of it is in use: what counting needs of it
-// once would stay with the goroutine of a stream for as long as it is open.
-func (o *Observer) beginAside(ctx context.Context, fullMethod, kind string) (context.Context, func(error)) {
-	type begun struct {
-		ctx context.Context
-		end func(error)
-	}
-	done := make(chan begun)
-	go func() {
-		ctx, end := o.Begin(ctx, fullMethod, kind)
-		done <- begun{ctx, end}
-	}()
-	b := <-done
-	return b.ctx, b.end
+// beginAside is Begin for calls that stay.
+func (o *Observer) beginAside(ctx context.Context, fullMethod, kind string) (observed context.Context, end func(error)) {
+	Aside(func() { observed, end = o.Begin(ctx, fullMethod, kind) }) //nolint:fatcontext // assigned once
+	return observed, end
 }
 
 func (o *Observer) log(ctx context.Context, fullMethod string, code codes.Code, took time.Duration, err error) {

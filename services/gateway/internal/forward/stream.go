@@ -69,18 +69,8 @@ type roleStream struct {
 	stream  grpc.ClientStream
 }
 
-// openAside is open on a goroutine of its own. A stack shrinks only when less than
-// a quarter of it is in use: what opening needs of it once would stay with the
-// goroutine that delivers for as long as the stream is open.
 func (s *roleStream) openAside(ctx context.Context) (first *rpc.Frame, err error) {
-	opened := make(chan any)
-	go func() {
-		defer func() { opened <- recover() }()
-		first, err = s.open(ctx)
-	}()
-	if p := <-opened; p != nil {
-		panic(p) // whoever called knows what to do
-	}
+	rpc.Aside(func() { first, err = s.open(ctx) })
 	return first, err
 }
 

@@ -35,19 +35,17 @@ func (h *Hub) Subscribe(transport grpc.ServerStream) error {
 // receive takes the client's frames, in their order, until one ends the session.
 // It comes back when the handler has returned at the latest.
 //
-// Each frame is handled on a goroutine of its own, while this one waits: a stack
-// shrinks only when less than a quarter of it is in use, so that what an update
-// needs of it once would stay for as long as the stream is open.
+// Each frame is handled aside, so that an update leaves no large stack behind.
 func (s *session) receive() {
 	defer s.hub.running.Done()
 	r := s.newReceiver()
-	handled := make(chan bool)
 	for {
 		s.alive.receiving(true)
 		message, err := s.next()
 		s.alive.receiving(false)
-		go func() { handled <- r.take(message, err) }()
-		if more := <-handled; !more {
+		more := false
+		rpc.Aside(func() { more = r.take(message, err) })
+		if !more {
 			return
 		}
 	}
