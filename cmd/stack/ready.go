@@ -22,16 +22,24 @@ const readyTimeout = 30 * time.Second
 func (s *Stack) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errors.New("the gateway did not become ready in time"))
 	defer cancel()
-	failed := make(chan error, 1)
-	watching, stopWatching := context.WithCancel(ctx)
+	waiting, end := context.WithCancelCause(ctx)
 	var watcher sync.WaitGroup
-	watcher.Go(func() { failed <- s.Failed(watching) })
 	defer watcher.Wait()
-	defer stopWatching()
+	defer end(nil)
+	watcher.Go(func() {
+		if err := s.Failed(waiting); err != nil {
+			end(err)
+		}
+	})
+	return AwaitServing(waiting, s.Endpoints.Gateway, s.credentials())
+}
 
-	connection, err := grpc.NewClient(s.Endpoints.Gateway, grpc.WithTransportCredentials(s.credentials()))
+// AwaitServing returns when the health of the server at a host:port is SERVING, or
+// with the cause of the end of ctx.
+func AwaitServing(ctx context.Context, address string, credentials credentials.TransportCredentials) error {
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials))
 	if err != nil {
-		return fmt.Errorf("reach the gateway: %w", err)
+		return fmt.Errorf("reach %s: %w", address, err)
 	}
 	defer func() { _ = connection.Close() }()
 	client := healthv1.NewHealthClient(connection)
@@ -41,8 +49,6 @@ func (s *Stack) waitReady(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case err := <-failed:
-			return err
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(20 * time.Millisecond):

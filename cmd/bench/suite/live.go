@@ -20,13 +20,8 @@ type latency struct{ median, tail float64 }
 
 // measureLive is the latency with nothing beside it, the roles of streams in
 // processes of their own.
-func measureLive(ctx context.Context, s *suite) (err error) {
-	side, err := s.startStreamSide(ctx, s.stack.endpoints.NATSURL)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, side.stop()) }()
-	got, err := s.live(ctx, side.gateway.address, nil)
+func measureLive(ctx context.Context, s *suite) error {
+	got, err := s.liveOnBus(ctx, s.stack.endpoints.NATSURL)
 	if err != nil {
 		return err
 	}
@@ -35,6 +30,16 @@ func measureLive(ctx context.Context, s *suite) (err error) {
 		figure{name: "publish call to delivery, 1,000 topics, 50 streams, median", unit: "ms", ours: got.median, target: 2, atMost: true, targetInUnits: true},
 		figure{name: "publish call to delivery, 1,000 topics, 50 streams, 99 %", unit: "ms", ours: got.tail, target: 10, atMost: true, targetInUnits: true})
 	return nil
+}
+
+// liveOnBus starts the roles of streams on a bus and measures with nothing beside.
+func (s *suite) liveOnBus(ctx context.Context, bus string) (_ latency, err error) {
+	side, err := s.startStreamSide(ctx, bus)
+	if err != nil {
+		return latency{}, err
+	}
+	defer func() { err = errors.Join(err, side.stop()) }()
+	return s.live(ctx, side.gateway.address, nil)
 }
 
 // live measures the latency of streams, with something beside them or nothing.

@@ -10,13 +10,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/xmtp-selfhosted/backend/cmd/stack"
 	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 )
 
@@ -66,44 +64,21 @@ func (s *suite) startRole(ctx context.Context, role string, environment ...strin
 		return nil, err
 	}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	p := &process{address: address, command: exec.Command(filepath.Join(filepath.Dir(s.devstack), role))}
-	p.command.Env = append(os.Environ(), append(environment, "XMTP_IDENTIFIER=local.xmtp.dev", "XMTP_LOG_LEVEL=error",
-		"XMTP_"+strings.ToUpper(role)+"_LISTEN="+address)...)
-	p.command.Stderr = os.Stderr
-	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := p.command.Start(); err != nil {
-		return nil, fmt.Errorf("start the %s: %w", role, err)
+	p := &process{address: address}
+	p.command, err = startProgram(filepath.Join(filepath.Dir(s.devstack), role), append(environment,
+		"XMTP_IDENTIFIER=local.xmtp.dev", "XMTP_LOG_LEVEL=error", "XMTP_"+strings.ToUpper(role)+"_LISTEN="+address)...)
+	if err != nil {
+		return nil, err
 	}
-	if err := awaitServing(ctx, address); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := stack.AwaitServing(ctx, address, insecure.NewCredentials()); err != nil {
 		return nil, errors.Join(fmt.Errorf("the %s does not serve: %w", role, err), p.stop())
 	}
 	return p, nil
 }
 
-func awaitServing(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	for {
-		answer, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
-		if err == nil && answer.GetStatus() == healthv1.HealthCheckResponse_SERVING {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return errors.Join(context.Cause(ctx), err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-func (p *process) stop() error {
-	_ = p.command.Process.Signal(syscall.SIGTERM)
-	return p.command.Wait()
-}
+func (p *process) stop() error { return stopProgram(p.command) }
 
 // resident is the memory of a process, in bytes.
 func (p *process) resident() (int, error) {

@@ -34,12 +34,9 @@ func startDevStack(ctx context.Context, program string) (*devStack, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL's user has to get in
 		return nil, err
 	}
-	d := &devStack{dir: dir, command: exec.Command(program)}
-	d.command.Env = append(os.Environ(), "XMTP_DEV_DATA="+dir, "XMTP_GATEWAY_LISTEN=127.0.0.1:0")
-	d.command.Stderr = os.Stderr
-	d.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := d.command.Start(); err != nil {
-		return nil, fmt.Errorf("start the dev stack: %w", err)
+	d := &devStack{dir: dir}
+	if d.command, err = startProgram(program, "XMTP_DEV_DATA="+dir, "XMTP_GATEWAY_LISTEN=127.0.0.1:0"); err != nil {
+		return nil, err
 	}
 	for deadline := time.Now().Add(startWithin); ; {
 		content, err := os.ReadFile(filepath.Join(dir, stack.File))
@@ -53,9 +50,24 @@ func startDevStack(ctx context.Context, program string) (*devStack, error) {
 	}
 }
 
-func (d *devStack) stop() error {
-	_ = d.command.Process.Signal(syscall.SIGTERM)
-	return errors.Join(d.command.Wait(), os.RemoveAll(d.dir))
+func (d *devStack) stop() error { return errors.Join(stopProgram(d.command), os.RemoveAll(d.dir)) }
+
+// startProgram runs a program of ours with further variables. In a group of its
+// own, so that Ctrl-C reaches the suite first.
+func startProgram(program string, environment ...string) (*exec.Cmd, error) {
+	command := exec.Command(program)
+	command.Env = append(os.Environ(), environment...)
+	command.Stderr = os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("start the %s: %w", filepath.Base(program), err)
+	}
+	return command, nil
+}
+
+func stopProgram(command *exec.Cmd) error {
+	_ = command.Process.Signal(syscall.SIGTERM)
+	return command.Wait()
 }
 
 // cpu is processor time so far: of all roles with NATS, of the primary, and of the

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
@@ -13,18 +12,13 @@ const sweepInterval = 250
 
 // measureSweep puts the streamer on a bus that carries nothing, so that it hears of
 // no envelope: all come by the sweep.
-func measureSweep(ctx context.Context, s *suite) (err error) {
+func measureSweep(ctx context.Context, s *suite) error {
 	silent, err := natslocal.Start(natslocal.Options{})
 	if err != nil {
 		return err
 	}
 	defer silent.Stop()
-	side, err := s.startStreamSide(ctx, silent.URL())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, side.stop()) }()
-	got, err := s.live(ctx, side.gateway.address, nil)
+	got, err := s.liveOnBus(ctx, silent.URL())
 	if err != nil {
 		return err
 	}
