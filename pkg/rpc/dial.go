@@ -36,6 +36,8 @@ func Dial(endpoints string, deps DialDeps) (*grpc.ClientConn, error) {
 		grpc.WithChainUnaryInterceptor(propagateUnary),
 		grpc.WithChainStreamInterceptor(propagateStream),
 		grpc.WithMaxHeaderListSize(maxHeaderBytes),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(Codec{}),
 			grpc.MaxCallRecvMsgSize(deps.MaxResponseBytes), grpc.MaxCallSendMsgSize(1<<30)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTime / 2, PermitWithoutStream: true}),

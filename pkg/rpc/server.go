@@ -66,6 +66,12 @@ const (
 	// keepaliveTime is how long a connection to a role is quiet before its peer
 	// is asked whether it is still there.
 	keepaliveTime = 10 * time.Second
+	// How much a peer may send ahead of what is read, on one stream and on a whole
+	// connection. A message that is being read may be longer. The windows are fixed
+	// because grpc-go, when it looks for the best ones itself, sends a ping for every
+	// message it receives: one more write, read and wake-up on either side of each hop.
+	streamWindow     = 256 << 10
+	connectionWindow = 4 << 20
 )
 
 // Server serves a role's methods with health and a bounded shutdown.
@@ -98,6 +104,11 @@ type ServerDeps struct {
 	Options []grpc.ServerOption
 }
 
+// KeptHandlers is the option of a role of short calls: it keeps goroutines for
+// them, whose stacks are already as deep as a call needs. More calls at a time get
+// goroutines of their own.
+func KeptHandlers() grpc.ServerOption { return grpc.NumStreamWorkers(128) }
+
 var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 
 // NewServer prepares a server; nothing listens yet. Health is NOT_SERVING until
@@ -115,6 +126,8 @@ func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
 		grpc.MaxRecvMsgSize(receiveCeiling(deps.MaxRequestBytes)),
 		grpc.MaxSendMsgSize(1 << 30), // a role's own response check comes first
 		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.ChainStreamInterceptor(chain...),
 		grpc.WaitForHandlers(true),
 		// The gateway asks often, so that a broken path is found in seconds.

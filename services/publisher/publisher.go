@@ -91,17 +91,13 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 	p.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
 		Metrics: deps.Metrics, Logger: deps.Logger,
 		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
-		Options:         []grpc.ServerOption{grpc.NumStreamWorkers(handlers)},
+		Options:         []grpc.ServerOption{rpc.KeptHandlers()},
 	}, rpc.Service{
 		Name:    "xmtp.backend.v1.PublishService",
 		Methods: []rpc.Method{{Name: "Publish", Unary: p.publish}},
 	})
 	return p, nil
 }
-
-// handlers are goroutines that the gRPC server keeps for calls. Their stacks are
-// already as deep as a call needs. More calls get goroutines of their own.
-const handlers = 128
 
 // Run serves until ctx ends, then drains: no new call, the running ones within
 // the drain time, then the transactions in flight and the notices.

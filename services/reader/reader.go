@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
@@ -58,7 +59,9 @@ func New(cfg Config, deps Deps) (*Reader, error) {
 		return nil, err
 	}
 	r.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
-		Metrics: deps.Metrics, Logger: deps.Logger, MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
+		Metrics: deps.Metrics, Logger: deps.Logger,
+		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
+		Options:         []grpc.ServerOption{rpc.KeptHandlers()},
 	}, query.New(cfg.Limits, r.primary, r.replica).Service(), identity.New(cfg.Limits, r.replica, r.verifier, cfg.SCWConcurrency).Service())
 	return r, nil
 }
