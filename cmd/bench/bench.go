@@ -200,8 +200,14 @@ func (f *failure) add(err error) {
 	}
 }
 
-// maxMessageBytes is above every limit of the backend.
-const maxMessageBytes = 64 << 20
+const (
+	// maxMessageBytes is above every limit of the backend.
+	maxMessageBytes = 64 << 20
+	// Fixed windows keep grpc-go from sending a ping for every message it receives,
+	// which would be counted as work of the backend.
+	streamWindow     = 1 << 20
+	connectionWindow = 8 << 20
+)
 
 func newRun(config Config, progress func(Point)) (*run, error) {
 	r := &run{config: config, progress: progress, called: newRecorder(), delivered: newRecorder()}
@@ -212,6 +218,7 @@ func newRun(config Config, progress func(Point)) (*run, error) {
 	dial := func(endpoint string) (conns []*grpc.ClientConn, err error) {
 		for range config.Connections {
 			conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(transport),
+				grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connectionWindow),
 				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rpc.Codec{}), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
 			if err != nil {
 				return conns, fmt.Errorf("reach %s: %w", endpoint, err)

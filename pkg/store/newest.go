@@ -26,6 +26,8 @@ type Newest struct {
 	Full bool
 	// MaxBytes is the most that the encoded answer may take.
 	MaxBytes int
+	// Buffer is as in Query.
+	Buffer func(size int) []byte
 }
 
 // Newest reads from one snapshot. An answer longer than MaxBytes is TooLong.
@@ -39,7 +41,7 @@ func (p *Pool) Newest(ctx context.Context, q Newest, encode Encode) (Page, error
 		s = newestFullStatement
 		params = append(params, bigint(int64(q.MaxBytes)))
 	}
-	b := pageBuilder{topics: q.Topics, limit: len(q.Topics), max: q.MaxBytes, encode: encode, full: q.Full}
+	b := pageBuilder{topics: q.Topics, limit: len(q.Topics), max: q.MaxBytes, encode: encode, buffer: q.Buffer, full: q.Full}
 	err := p.read(ctx, s, params, b.reset, b.add)
 	return b.page, err
 }

@@ -202,6 +202,7 @@ func testPlansOfReads(t *testing.T, conn *pgx.Conn) {
 		most, sorts float64
 	}{
 		{"query_one_large_topic", "query.sql", queryTypes, topics(1) + "," + cursors(1, 0) + ", 1000, 1000, 26214400", indexes{"envelopes_pkey"}, 2100, 1001},
+		{"query_of_one_topic", "query_one.sql", "bytea,bigint,bigint,bigint", fmt.Sprintf(`'\x%x', 0, 1000, 26214400`, group(1)), indexes{"envelopes_pkey"}, 2100, 1001},
 		{"query_thousand_topics", "query.sql", queryTypes, topics(1000) + "," + cursors(1000, 0) + ", 1000, 1, 26214400", indexes{"envelopes_pkey"}, 2100, 1001},
 		{"query_thousand_topics_small_page", "query.sql", queryTypes, topics(1000) + "," + cursors(1000, 0) + ", 100, 1, 26214400", indexes{"envelopes_pkey"}, 210, 101},
 		{"query_thousand_topics_at_head", "query.sql", queryTypes, topics(1000) + "," + cursors(1000, 1_000_000) + ", 1000, 1, 26214400", indexes{"envelopes_pkey"}, 0, 0},

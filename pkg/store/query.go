@@ -9,10 +9,15 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
-//go:embed sql/query.sql
-var querySQL string
+var (
+	//go:embed sql/query.sql
+	querySQL string
+	//go:embed sql/query_one.sql
+	queryOneSQL string
 
-var queryStatement = statement{"a page of a query", querySQL}
+	queryStatement    = statement{"a page of a query", querySQL}
+	queryOneStatement = statement{"a page of a query of one topic", queryOneSQL}
+)
 
 // Query asks for the envelopes above a cursor on each of some topics.
 type Query struct {
@@ -25,6 +30,8 @@ type Query struct {
 	Limit int
 	// MaxBytes is the most that the encoded page may take.
 	MaxBytes int
+	// Buffer gives an empty buffer with room for some bytes, for the page.
+	Buffer func(size int) []byte
 }
 
 // Encode appends one stored envelope to a response. The payload is valid during
@@ -47,18 +54,26 @@ func (p *Pool) Query(ctx context.Context, q Query, encode Encode) (Page, error) 
 	if len(q.Topics) == 0 {
 		return Page{}, nil
 	}
-	rows := int64(max(1, q.Limit))
-	topics := int64(len(q.Topics))
-	params := [][]byte{
+	rows := max(1, q.Limit)
+	s, params := q.statement(rows)
+	b := pageBuilder{topics: q.Topics, limit: rows, max: q.MaxBytes, encode: encode, buffer: q.Buffer, full: true}
+	err := p.read(ctx, s, params, b.reset, b.add)
+	return b.page, err
+}
+
+// statement is what reads a page of some rows.
+func (q *Query) statement(rows int) (statement, [][]byte) {
+	limit, most := bigint(int64(rows)), bigint(int64(q.MaxBytes))
+	if len(q.Topics) == 1 {
+		return queryOneStatement, [][]byte{[]byte(q.Topics[0]), bigint(int64(q.Cursors[0])), limit, most}
+	}
+	return queryStatement, [][]byte{
 		topicArray(len(q.Topics), func(i int) topic.Topic { return q.Topics[i] }),
 		bigintArray(len(q.Topics), func(i int) int64 { return int64(q.Cursors[i]) }),
-		bigint(rows),
-		bigint(max(1, rows/topics)),
-		bigint(int64(q.MaxBytes)),
+		limit,
+		bigint(int64(max(1, rows/len(q.Topics)))),
+		most,
 	}
-	b := pageBuilder{topics: q.Topics, limit: int(rows), max: q.MaxBytes, encode: encode, full: true}
-	err := p.read(ctx, queryStatement, params, b.reset, b.add)
-	return b.page, err
 }
 
 // pageBuilder encodes the rows of a read, which begin with the place of their
@@ -68,6 +83,7 @@ type pageBuilder struct {
 	limit  int
 	max    int
 	encode Encode
+	buffer func(size int) []byte
 	full   bool
 	page   Page
 }
@@ -92,7 +108,7 @@ func (b *pageBuilder) add(values [][]byte) error {
 		return c.err
 	}
 	if b.page.Encoded == nil {
-		b.page.Encoded = make([]byte, 0, int(bytes)+metaRoom*min(b.limit, maxRowsHint))
+		b.page.Encoded = b.buffer(int(bytes) + metaRoom*min(b.limit, maxRowsHint))
 	}
 	var payload []byte
 	meta := c.meta(b.topics[n-1])

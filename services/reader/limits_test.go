@@ -215,6 +215,12 @@ func TestBytesOfAResponse(t *testing.T) {
 		"query of all": func(r role) (proto.Message, error) {
 			return r.Query(t.Context(), &backendv1.QueryRequest{Queries: queries(3)})
 		},
+		"query of one topic": func(r role) (proto.Message, error) {
+			return r.Query(t.Context(), &backendv1.QueryRequest{Queries: queries(2)[1:]})
+		},
+		"query of a part of one topic": func(r role) (proto.Message, error) {
+			return r.Query(t.Context(), &backendv1.QueryRequest{Queries: queries(2)[1:], Limit: 1})
+		},
 		"newest envelopes": func(r role) (proto.Message, error) {
 			return r.QueryNewest(t.Context(), &backendv1.QueryNewestRequest{Topics: topics(3), IncludeFullEnvelope: true})
 		},

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
@@ -149,6 +150,44 @@ func TestPagesAreFair(t *testing.T) {
 		}
 		t.Fatalf("only %d of %d topics were served", len(p.got), topics)
 	})
+}
+
+// A query of one topic has a statement of its own, which answers as the one for
+// any number does.
+func TestPagesOfOneTopic(t *testing.T) {
+	db := pgtest.MigratedPrimary(t, migrate)
+	conn := connect(t, db.PrimaryURL)
+	r := start(t, configuration(t, db.PrimaryURL))
+	const rows = 7
+	var all []uint64
+	for i := range rows {
+		put(t, conn, group(0), message(100+i, 10))
+		all = append(all, put(t, conn, group(1), message(i, []int{10, 5000}[i%2]))) // some of them out of line
+		put(t, conn, group(2), message(200+i, 10))
+	}
+	for limit := 1; limit <= rows+1; limit++ {
+		for from := range rows + 1 {
+			after := uint64(0)
+			if from > 0 {
+				after = all[from-1]
+			}
+			ask := &backendv1.QueryRequest{Queries: []*backendv1.TopicQuery{query(group(1), after)}, Limit: uint32(limit)}
+			one, err := r.Query(t.Context(), ask)
+			require.NoError(t, err)
+			until := min(from+limit, rows)
+			require.Equal(t, all[from:until], append([]uint64{}, ids(one.GetEnvelopes())...), "above %d, limit %d", after, limit)
+			require.Equal(t, until < rows, one.GetContinuation().GetHasMore(), "above %d, limit %d", after, limit)
+			if from > 0 && limit > 1 { // beside a topic without rows
+				ask.Queries = append(ask.Queries, query(group(3), 0))
+				ask.Limit = uint32(2 * limit)
+				general, err := r.Query(t.Context(), ask)
+				require.NoError(t, err)
+				for i, envelope := range one.GetEnvelopes() {
+					require.True(t, proto.Equal(envelope, general.GetEnvelopes()[i]))
+				}
+			}
+		}
+	}
 }
 
 // API-077: repeated topics coalesce at the lowest cursor, after validation.

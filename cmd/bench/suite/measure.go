@@ -173,11 +173,12 @@ func measureLatency(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// The statement that pgx reads the same rows with, and the page of a stream.
 const (
-	readRows    = `SELECT sequence_id, server_ns, expiry_ns, message_hash, is_commit_or_proposal, payload FROM envelopes WHERE topic = $1 AND sequence_id > $2 ORDER BY sequence_id LIMIT $3`
-	longTopics  = `SELECT topic FROM envelopes WHERE get_byte(topic, 0) = 0 GROUP BY topic HAVING count(*) = $1 LIMIT $2`
-	readerCount = 4
+	// The statement that pgx reads the same rows with.
+	readRows   = `SELECT sequence_id, server_ns, expiry_ns, message_hash, is_commit_or_proposal, payload FROM envelopes WHERE topic = $1 AND sequence_id > $2 ORDER BY sequence_id LIMIT $3`
+	longTopics = `SELECT topic FROM envelopes WHERE get_byte(topic, 0) = 0 GROUP BY topic HAVING count(*) = $1 LIMIT $2`
+	// Enough callers, of the backend and of pgx, that neither waits with a core idle.
+	readerCount = 16
 )
 
 func measureQuery(ctx context.Context, s *suite) error {

@@ -42,7 +42,7 @@ func (h *Handler) Newest(ctx context.Context, request []byte) (*rpc.Frame, error
 	if err != nil {
 		return nil, err
 	}
-	return rpc.FrameOf(page.Encoded), nil
+	return rpc.FrameOfBuffer(page.Encoded), nil
 }
 
 func (h *Handler) parseNewest(request []byte) (store.Newest, error) {
@@ -74,7 +74,7 @@ func (h *Handler) parseNewest(request []byte) (store.Newest, error) {
 		}
 		list.add(name, 0)
 	}
-	return store.Newest{Topics: list.topics, Full: full, MaxBytes: int(h.limits.MaxResponseBytes)}, m.Err()
+	return store.Newest{Topics: list.topics, Full: full, MaxBytes: int(h.limits.MaxResponseBytes), Buffer: rpc.Buffer}, m.Err()
 }
 
 // wantsFull reads the flag, which may come after the topics. It gives up past

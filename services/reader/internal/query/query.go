@@ -80,7 +80,7 @@ func (h *Handler) Query(ctx context.Context, request []byte) (*rpc.Frame, error)
 	if err != nil {
 		return nil, err
 	}
-	return rpc.FrameOf(appendContinuation(page.Encoded, page.More)), nil
+	return rpc.FrameOfBuffer(appendContinuation(page.Encoded, page.More)), nil
 }
 
 func appendEnvelope(dst []byte, meta *envelope.Meta, payload []byte) []byte {
@@ -127,6 +127,7 @@ func (h *Handler) parseQuery(request []byte) (store.Query, error) {
 	return store.Query{
 		Topics: list.topics, Cursors: list.cursors, Limit: int(rows),
 		MaxBytes: int(h.limits.MaxResponseBytes) - continuationSize,
+		Buffer:   rpc.Buffer,
 	}, m.Err()
 }
 

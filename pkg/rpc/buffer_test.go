@@ -1,0 +1,43 @@
+package rpc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A buffer has the room asked for, at the edges of the tiers and one past them,
+// also one that a growing response made longer.
+func TestBuffersHaveTheRoomAskedFor(t *testing.T) {
+	for _, size := range []int{0, 1, 4095, 4096, 4097, 1 << 19, 1<<19 + 1, 1 << 20, 1<<20 + 1, 25 << 20} {
+		for range 3 { // new and used ones
+			buffer := Buffer(size)
+			require.Empty(t, buffer)
+			require.GreaterOrEqual(t, cap(buffer), size)
+			FrameOfBuffer(append(buffer, make([]byte, size+1)...)).Free()
+		}
+	}
+}
+
+// Bytes are not used again before the frame is freed.
+func TestABufferInUseIsNotGivenAgain(t *testing.T) {
+	frames := make([]*Frame, 100)
+	for i := range frames {
+		buffer := Buffer(5000)[:5000]
+		for at := range buffer {
+			buffer[at] = byte(i)
+		}
+		frames[i] = FrameOfBuffer(buffer)
+		if i%3 == 0 {
+			frames[i].Free()
+		}
+	}
+	for i, frame := range frames {
+		if i%3 == 0 {
+			continue
+		}
+		for _, b := range frame.Take() {
+			require.Equal(t, byte(i), b)
+		}
+	}
+}
