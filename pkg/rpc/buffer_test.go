@@ -9,7 +9,7 @@ import (
 // A buffer has the room asked for, at the edges of the tiers and one past them,
 // also one that a growing response made longer.
 func TestBuffersHaveTheRoomAskedFor(t *testing.T) {
-	for _, size := range []int{0, 1, 4095, 4096, 4097, 1 << 19, 1<<19 + 1, 1 << 20, 1<<20 + 1, 25 << 20} {
+	for _, size := range []int{0, 1, 255, 256, 257, 4096, 4097, 1 << 19, 1<<19 + 1, 1 << 20, 1<<20 + 1, 25 << 20} {
 		for range 3 { // new and used ones
 			buffer := Buffer(size)
 			require.Empty(t, buffer)

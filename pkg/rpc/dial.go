@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 	_ "google.golang.org/grpc/health" // client-side health checking, which the service config asks for
 	"google.golang.org/grpc/keepalive"
 )
@@ -36,6 +37,7 @@ func Dial(endpoints string, deps DialDeps) (*grpc.ClientConn, error) {
 		grpc.WithChainUnaryInterceptor(propagateUnary),
 		grpc.WithChainStreamInterceptor(propagateStream),
 		grpc.WithMaxHeaderListSize(maxHeaderBytes),
+		experimental.WithBufferPool(&used),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(Codec{}),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -126,6 +127,7 @@ func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
 		grpc.MaxRecvMsgSize(receiveCeiling(deps.MaxRequestBytes)),
 		grpc.MaxSendMsgSize(1 << 30), // a role's own response check comes first
 		grpc.MaxHeaderListSize(maxHeaderBytes),
+		experimental.BufferPool(&used),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.ChainStreamInterceptor(chain...),

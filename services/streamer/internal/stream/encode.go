@@ -130,7 +130,7 @@ func (s *session) assemble(head []byte, envelopes []*delivery.Envelope, bytes in
 
 // chunk returns a buffer for some of the bytes that are left.
 func (s *session) chunk(left int) *[]byte {
-	return mem.DefaultBufferPool().Get(max(minChunk, min(left, chunkBytes)))
+	return rpc.Buffers().Get(max(minChunk, min(left, chunkBytes)))
 }
 
 // minChunk holds the head of a frame or of an envelope.
@@ -144,16 +144,16 @@ type (
 )
 
 // Get implements mem.BufferPool.
-func (p *pooled) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(length) }
+func (p *pooled) Get(length int) *[]byte { return rpc.Buffers().Get(length) }
 
 // Put implements mem.BufferPool.
 func (p *pooled) Put(buffer *[]byte) {
 	p.delivery.Progressed()
-	mem.DefaultBufferPool().Put(buffer)
+	rpc.Buffers().Put(buffer)
 }
 
 // Get implements mem.BufferPool.
-func (p *shared) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(length) }
+func (p *shared) Get(length int) *[]byte { return rpc.Buffers().Get(length) }
 
 // Put implements mem.BufferPool.
 func (p *shared) Put(*[]byte) { p.delivery.Progressed() }

@@ -69,10 +69,12 @@ func NewHub(config Config, limits limit.Config, deps Deps) *Hub {
 	return h
 }
 
-// Close waits for everything that sessions started. No session may be open.
+// Close waits for everything that sessions started, and hands on the last counts.
+// No session may be open, and no sweep may run.
 func (h *Hub) Close() {
 	h.stop()
 	h.running.Wait()
+	h.meter.report(h.engine.Stats())
 }
 
 // do changes the engine and carries out the effects.
@@ -148,14 +150,14 @@ func (h *Hub) Reset() {
 	})
 }
 
-// Tick ends a sweep.
+// Tick ends a sweep. Calls come one at a time.
 func (h *Hub) Tick(now time.Time) {
 	var stats delivery.Stats
 	h.do(func(engine *delivery.Engine) {
 		engine.Tick(now)
 		stats = engine.Stats()
 	})
-	h.meter.levels(stats)
+	h.meter.report(stats)
 }
 
 // fetch reads a page for the engine.

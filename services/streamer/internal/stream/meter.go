@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -15,16 +16,32 @@ import (
 // Meter counts what streams do. Its label sets are made once.
 type Meter struct {
 	metrics *telemetry.Metrics
-	frames  [delivery.Keepalive + 1]metric.MeasurementOption
+	frames  [delivery.Keepalive + 1]tally
+	live    tally
+	catchUp tally
 	last    delivery.Stats
+}
+
+// tally counts between two sweeps: an instrument costs as much for each frame of
+// each stream as the engine does.
+type tally struct {
+	counted atomic.Int64
+	label   metric.MeasurementOption
+}
+
+func (t *tally) report(ctx context.Context, counter metric.Int64Counter) {
+	if n := t.counted.Swap(0); n > 0 {
+		counter.Add(ctx, n, t.label)
+	}
 }
 
 // NewMeter returns a meter on the instruments of a process.
 func NewMeter(metrics *telemetry.Metrics) *Meter {
 	m := &Meter{metrics: metrics}
 	for kind := range m.frames {
-		m.frames[kind] = label("frame", delivery.Kind(kind).String())
+		m.frames[kind].label = label("frame", delivery.Kind(kind).String())
 	}
+	m.live.label, m.catchUp.label = label("phase", "live"), label("phase", "catch_up")
 	return m
 }
 
@@ -35,8 +52,6 @@ func label(name, value string) metric.MeasurementOption {
 var (
 	heard    = label("outcome", "heard")
 	foreign  = label("outcome", "foreign")
-	live     = label("phase", "live")
-	catchUp  = label("phase", "catch_up")
 	bidi     = label("kind", "bidi")
 	static   = label("kind", "static")
 	endLabel = [...]metric.MeasurementOption{
@@ -82,7 +97,7 @@ func (m *Meter) ended(kind metric.MeasurementOption, err error) {
 }
 
 func (m *Meter) sent(ctx context.Context, f *delivery.Frame) {
-	m.metrics.StreamFramesSent.Add(ctx, 1, m.frames[f.Kind])
+	m.frames[f.Kind].counted.Add(1)
 	if f.Kind != delivery.Messages {
 		return
 	}
@@ -90,20 +105,26 @@ func (m *Meter) sent(ctx context.Context, f *delivery.Frame) {
 		m.delivered(ctx, f)
 	}
 	if f.Live > 0 {
-		m.metrics.StreamEnvelopesSent.Add(ctx, int64(f.Live), live)
+		m.live.counted.Add(int64(f.Live))
 		// The newest waited least: one figure a frame is enough for a histogram.
 		if newest := f.Envelopes[len(f.Envelopes)-1].ServerNS; newest > 0 && f.Live == len(f.Envelopes) {
 			m.metrics.StreamLiveLatency.Record(ctx, time.Duration(time.Now().UnixNano()-newest).Seconds())
 		}
 	}
 	if history := len(f.Envelopes) - f.Live; history > 0 {
-		m.metrics.StreamEnvelopesSent.Add(ctx, int64(history), catchUp)
+		m.catchUp.counted.Add(int64(history))
 	}
 }
 
-// levels reports the changes since the call before. Calls come one at a time.
-func (m *Meter) levels(now delivery.Stats) {
+// report hands on what was counted, and the changes of levels, since the call
+// before. Calls come one at a time.
+func (m *Meter) report(now delivery.Stats) {
 	ctx := context.Background()
+	for kind := range m.frames {
+		m.frames[kind].report(ctx, m.metrics.StreamFramesSent)
+	}
+	m.live.report(ctx, m.metrics.StreamEnvelopesSent)
+	m.catchUp.report(ctx, m.metrics.StreamEnvelopesSent)
 	m.metrics.StreamTopicsRegistered.Add(ctx, int64(now.Registered-m.last.Registered))
 	m.metrics.NoticeBufferBytes.Add(ctx, int64(now.NoticeBytes-m.last.NoticeBytes))
 	m.metrics.DeliveryBudgetBytes.Add(ctx, int64(now.BudgetBytes-m.last.BudgetBytes))
