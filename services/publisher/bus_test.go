@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 // busProcess runs a NATS server in a process of its own.
-func busProcess(t *testing.T) (url string, process *os.Process) {
+func busProcess(t testing.TB) (url string, process *os.Process) {
 	t.Helper()
 	port, err := freeport.Pick()
 	require.NoError(t, err)
@@ -104,4 +105,64 @@ func TestPublishingDoesNotNeedTheBus(t *testing.T) {
 		t.Cleanup(bus.Stop)
 		goesOn(t, startOn(t, primary, bus.URL()))
 	})
+}
+
+// BenchmarkPublishBesideABus takes turns between publishers whose bus is in
+// different states, and reports the rate of each against the one whose bus works.
+//
+//	go test ./services/publisher -run '^$' -bench BesideABus -benchtime 5x
+func BenchmarkPublishBesideABus(b *testing.B) {
+	primary := pgtest.MigratedPrimary(b, migrate).PrimaryURL
+	up, _ := busProcess(b)
+	stopped, toStop := busProcess(b)
+	killed, toKill := busProcess(b)
+	small, err := natslocal.Start(natslocal.Options{MaxPayload: 50})
+	require.NoError(b, err)
+	b.Cleanup(small.Stop)
+	names := []string{"up", "stopped", "killed", "refusing"}
+	roles := make([]*role, len(names))
+	kit := testkit.New(71)
+	for i, url := range []string{up, stopped, killed, small.URL()} {
+		roles[i] = startOn(b, primary, url)
+		roles[i].publish(kit.GroupMessage(kit.Group(), 1))
+	}
+	require.NoError(b, toStop.Signal(syscall.SIGSTOP))
+	require.NoError(b, toKill.Kill())
+	ratios := make([][]float64, len(names))
+	for b.Loop() {
+		working := 0.0
+		for i, r := range roles {
+			rate := r.rate(16, 2*time.Second)
+			if i == 0 {
+				working = rate
+			}
+			ratios[i] = append(ratios[i], rate/working)
+		}
+	}
+	for i, name := range names[1:] {
+		slices.Sort(ratios[i+1])
+		b.ReportMetric(ratios[i+1][len(ratios[i+1])/2], name+"/up")
+	}
+}
+
+// rate publishes messages of 1 KiB for a while and returns how many a second.
+func (r *role) rate(callers int, length time.Duration) float64 {
+	published := make(chan int)
+	until := time.Now().Add(length)
+	for caller := range callers {
+		go func() {
+			kit, n := testkit.New(uint64(until.UnixNano())+uint64(caller)), 0
+			for group := kit.Group(); time.Now().Before(until); n++ {
+				if _, err := r.try(kit.GroupMessage(group, 1024)); err != nil {
+					r.t.Error(err)
+				}
+			}
+			published <- n
+		}()
+	}
+	sum := 0
+	for range callers {
+		sum += <-published
+	}
+	return float64(sum) / length.Seconds()
 }

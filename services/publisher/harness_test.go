@@ -38,7 +38,7 @@ const identifier = "org.example.test"
 
 // role is a publisher under test.
 type role struct {
-	t       *testing.T
+	t       testing.TB
 	address string
 	client  backendv1.PublishServiceClient
 	db      *pgxpool.Pool
@@ -68,7 +68,7 @@ func start(t *testing.T, options ...option) *role {
 }
 
 // startOn runs a publisher on given servers.
-func startOn(t *testing.T, primary, nats string, options ...option) *role {
+func startOn(t testing.TB, primary, nats string, options ...option) *role {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func startOn(t *testing.T, primary, nats string, options ...option) *role {
 	return r
 }
 
-func dial(t *testing.T, address string) *grpc.ClientConn {
+func dial(t testing.TB, address string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(64<<20), grpc.MaxCallRecvMsgSize(64<<20)))
@@ -199,7 +199,7 @@ func (r *role) listen() <-chan notice.Notice {
 	return heard
 }
 
-func receive[T any](t *testing.T, from <-chan T, what string) T {
+func receive[T any](t testing.TB, from <-chan T, what string) T {
 	t.Helper()
 	select {
 	case v := <-from:
