@@ -34,9 +34,7 @@ const (
 func (s *session) encode(f *delivery.Frame) *rpc.Frame {
 	number := s.fields[f.Kind]
 	if f.Kind == delivery.Messages {
-		head := protowire.AppendTag(make([]byte, 0, 16), number, protowire.BytesType)
-		head = protowire.AppendVarint(head, uint64(f.Bytes))
-		return &rpc.Frame{Data: s.assemble(head, f.Envelopes, f.Bytes)}
+		return &rpc.Frame{Data: s.assemble(number, f.Envelopes, f.Bytes)}
 	}
 	var body []byte
 	switch f.Kind {
@@ -85,12 +83,14 @@ const chunkBytes = 32 << 10
 
 // assemble writes a Messages frame: long envelopes are shared, short ones
 // copied.
-func (s *session) assemble(head []byte, envelopes []*delivery.Envelope, bytes int) mem.BufferSlice {
+func (s *session) assemble(number protowire.Number, envelopes []*delivery.Envelope, bytes int) mem.BufferSlice {
 	var frame mem.BufferSlice
-	left := len(head) + bytes // of what is still to be written
+	head := protowire.SizeTag(number) + protowire.SizeVarint(uint64(bytes))
+	left := head + bytes // of what is still to be written
 	chunk := s.chunk(left)
 	buffer := (*chunk)[:0]
-	buffer = append(buffer, head...)
+	buffer = protowire.AppendTag(buffer, number, protowire.BytesType)
+	buffer = protowire.AppendVarint(buffer, uint64(bytes))
 	flush := func() {
 		if len(buffer) == 0 {
 			return
@@ -98,7 +98,7 @@ func (s *session) assemble(head []byte, envelopes []*delivery.Envelope, bytes in
 		*chunk = buffer
 		frame = append(frame, mem.NewBuffer(chunk, (*pooled)(s)))
 	}
-	left -= len(head)
+	left -= head
 	for _, e := range envelopes {
 		size := e.FramedSize()
 		long := len(e.Encoded) >= copyBelow
