@@ -105,9 +105,9 @@ type ServerDeps struct {
 	Options []grpc.ServerOption
 }
 
-// KeptHandlers is the option of a role of short calls: it keeps goroutines for
-// them, whose stacks are already as deep as a call needs. More calls at a time get
-// goroutines of their own.
+// KeptHandlers is the option of a server of short calls: it keeps goroutines for
+// them, whose stacks are already as deep as a call needs. More calls at a time, or
+// beside streams, get goroutines of their own.
 func KeptHandlers() grpc.ServerOption { return grpc.NumStreamWorkers(128) }
 
 var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")

@@ -1,11 +1,12 @@
 package gateway
 
 import (
-	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 )
 
 // nativeOptions are the limits of the public port on grpc-go's transport.
@@ -16,7 +17,7 @@ func nativeOptions(c Config) []grpc.ServerOption {
 		grpc.MaxHeaderListSize(uint32(c.Front.MaxHeaderBytes)),
 		grpc.ConnectionTimeout(c.Front.HeaderTimeout),
 		grpc.ReadBufferSize(0), // the connection has a buffer of its own (package front)
-		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
+		rpc.KeptHandlers(),
 		// Phones ask every few seconds whether the path still works, also between
 		// calls; that is no reason to cut them off.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
