@@ -11,4 +11,4 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
   chmod 0700 "$PGDATA"
 fi
 unset PGPASSWORD # the copy remembers it
-exec postgres -c hot_standby_feedback=on "$@"
+exec postgres -c hot_standby_feedback=on -c wal_receiver_status_interval=1s "$@"

@@ -111,6 +111,7 @@ func TestReplicaFollowsAndIsPromoted(t *testing.T) {
 	first := primary(t, pglocal.Options{Dir: filepath.Join(dir, "primary"), Settings: map[string]string{"max_connections": "120"}})
 	second := replica(t, first, pglocal.Options{Dir: filepath.Join(dir, "replica")})
 	require.Equal(t, "on", query(t, second, "SHOW hot_standby_feedback"))
+	require.Equal(t, "1s", query(t, second, "SHOW wal_receiver_status_interval"))
 	require.Equal(t, "120", query(t, second, "SHOW max_connections"))
 	require.Equal(t, "true", query(t, first, "SELECT active::text FROM pg_replication_slots"))
 

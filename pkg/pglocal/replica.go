@@ -57,10 +57,11 @@ func (s *Server) slotName() string { return "replica_" + shortHash(s.options.Dir
 // replicaSettings name the primary on each start, because its port may be another one than at the last.
 func (s *Server) replicaSettings() map[string]string {
 	return map[string]string{
-		"primary_conninfo":     s.primary.connInfo(),
-		"primary_slot_name":    s.slotName(),
-		"hot_standby":          "on",
-		"hot_standby_feedback": "on",
+		"primary_conninfo":             s.primary.connInfo(),
+		"primary_slot_name":            s.slotName(),
+		"hot_standby":                  "on",
+		"hot_standby_feedback":         "on",
+		"wal_receiver_status_interval": "1", // what it still reads is kept: say often that it is read no more
 	}
 }
 

@@ -181,7 +181,7 @@ func TestACopyAndABackupByHand(t *testing.T) {
 	settings, err := os.ReadFile(filepath.Join(dir, "replica", "postgresql.auto.conf"))
 	require.NoError(t, err)
 	require.Contains(t, string(settings), "primary_slot_name = 'replica_1'")
-	require.Contains(t, string(settings), "\nhot_standby_feedback = on\n")
+	require.Contains(t, string(settings), "\nhot_standby_feedback = on\nwal_receiver_status_interval = 1s\n")
 }
 
 // TestDocumentsNameVariablesThatExist compares them with the reference, which is

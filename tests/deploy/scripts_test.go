@@ -93,10 +93,11 @@ func TestTheScriptsOfComposeMakeAReplica(t *testing.T) {
 		require.NoError(c, err)
 		defer func() { _ = copied.Close(t.Context()) }()
 		var standby bool
-		var feedback, status string
-		require.NoError(c, copied.QueryRow(t.Context(), "SELECT pg_is_in_recovery(), current_setting('hot_standby_feedback'), coalesce((SELECT status FROM pg_stat_wal_receiver), 'none')").Scan(&standby, &feedback, &status))
+		var feedback, interval, status string
+		require.NoError(c, copied.QueryRow(t.Context(), "SELECT pg_is_in_recovery(), current_setting('hot_standby_feedback'), current_setting('wal_receiver_status_interval'), coalesce((SELECT status FROM pg_stat_wal_receiver), 'none')").Scan(&standby, &feedback, &interval, &status))
 		require.True(c, standby)
 		require.Equal(c, "on", feedback)
+		require.Equal(c, "1s", interval)
 		require.Equal(c, "streaming", status)
 	}, time.Minute, 200*time.Millisecond)
 }

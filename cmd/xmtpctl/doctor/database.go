@@ -22,13 +22,15 @@ const (
 type server struct {
 	version, identifier int64
 	standby, feedback   bool
+	feedbackEvery       int64 // seconds
 	synchronous         string
 	position            int64 // bytes of the WAL, written or replayed
 	streaming           bool
 }
 
 const askServer = `SELECT current_setting('server_version_num')::bigint, system_identifier, pg_is_in_recovery(),
-  current_setting('hot_standby_feedback')::boolean, current_setting('synchronous_commit'),
+  current_setting('hot_standby_feedback')::boolean, (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_receiver_status_interval'),
+  current_setting('synchronous_commit'),
   pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, '0/0')::bigint,
   EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')
 FROM pg_control_system()`
@@ -70,7 +72,7 @@ func (d *doctor) ask(ctx context.Context, area, variable, url string, more func(
 	}
 	defer func() { _ = connection.Close(context.WithoutCancel(ctx)) }()
 	var s server
-	err = connection.QueryRow(ctx, askServer).Scan(&s.version, &s.identifier, &s.standby, &s.feedback, &s.synchronous, &s.position, &s.streaming)
+	err = connection.QueryRow(ctx, askServer).Scan(&s.version, &s.identifier, &s.standby, &s.feedback, &s.feedbackEvery, &s.synchronous, &s.position, &s.streaming)
 	if err == nil {
 		if major := s.version / 10000; major < pglocal.MinVersion {
 			d.bad(area, fmt.Sprintf("upgrade it to version %d or newer", pglocal.MinVersion), "PostgreSQL %d is too old", major)
@@ -149,6 +151,8 @@ func (d *doctor) replica(area string, s server, primary *server) {
 	}
 	if !s.feedback {
 		d.bad(area, "ALTER SYSTEM SET hot_standby_feedback = on at the replica, and reload", "hot_standby_feedback is off: a long read and a vacuum stop its replay")
+	} else if s.feedbackEvery != 1 {
+		d.warn(area, "ALTER SYSTEM SET wal_receiver_status_interval = '1s' at the replica, and reload", "wal_receiver_status_interval is %d s, expected 1 s: old versions of busy rows stay that long and slow publishes down", s.feedbackEvery)
 	}
 	if !s.streaming {
 		d.bad(area, "is the primary reachable from it? Its log says why not", "it does not stream from its primary")

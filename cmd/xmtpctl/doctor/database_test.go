@@ -84,6 +84,10 @@ func TestDatabases(t *testing.T) {
 	t.Run("no feedback", func(t *testing.T) {
 		require.Equal(t, []string{"WRONG replica: hot_standby_feedback is off: a long read and a vacuum stop its replay"}, ofDatabases(t, good, replica.URL("postgres")))
 	})
+	t.Run("rare feedback", func(t *testing.T) {
+		other := running(pglocal.StartReplica(t.Context(), primary, pglocal.Options{Dir: filepath.Join(dir, "slow"), Settings: map[string]string{"fsync": "off", "wal_receiver_status_interval": "2"}}))
+		require.Equal(t, []string{"warning replica: wal_receiver_status_interval is 2 s, expected 1 s: old versions of busy rows stay that long and slow publishes down"}, ofDatabases(t, good, other.URL("postgres")))
+	})
 	for name, c := range map[string]struct{ url, expect string }{
 		"an old version":          {withOption(t, good, "search_path=old,pg_catalog,public"), "WRONG primary: PostgreSQL 14 is too old"},
 		"answers before the disk": {withOption(t, good, "synchronous_commit=off"), "WRONG primary: synchronous_commit is off: a crash loses publishes that were acknowledged"},
