@@ -138,18 +138,26 @@ func perSecond(r *bench.Result) float64 {
 }
 
 func measureSingle(ctx context.Context, s *suite) error {
-	return s.turns(figure{name: "publish with one client", unit: "µs", againstName: "pgbench commit", target: 2, atMost: true},
-		func() (float64, error) {
-			_, latency, err := s.pgbench.run(ctx, 1, s.length)
-			return float64(latency.Microseconds()), err
-		},
-		func() (float64, error) {
-			r, err := s.load(ctx, s.stack.endpoints.Gateway, bench.Publish, func(c *bench.Config) { c.Concurrency, c.Connections = 1, 1 })
+	commit := func() (float64, error) {
+		_, latency, err := s.pgbench.run(ctx, 1, s.length)
+		return float64(latency.Microseconds()), err
+	}
+	for _, part := range []struct{ name, endpoint string }{
+		{"publish with one client, publisher", s.stack.endpoints.Publisher},
+		{"publish with one client, gateway", s.stack.endpoints.Gateway},
+	} {
+		err := s.turns(figure{name: part.name, unit: "µs", againstName: "pgbench commit", target: 2, atMost: true}, commit, func() (float64, error) {
+			r, err := s.load(ctx, part.endpoint, bench.Publish, func(c *bench.Config) { c.Concurrency, c.Connections = 1, 1 })
 			if err != nil {
 				return 0, err
 			}
 			return r.Call.Mean * 1000, nil
 		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func measureLatency(ctx context.Context, s *suite) error {
