@@ -136,7 +136,7 @@ const lagEvery = time.Second
 // UNAVAILABLE at once. Everything it started is gone when it returns.
 func (s *Streamer) Run(ctx context.Context) error {
 	defer s.database.Close()
-	defer s.hub.Close()
+	defer s.hub.Close() //nolint:contextcheck // the last counts come after the end of ctx
 	// The feeds outlive the server, so that no stream misses anything before it
 	// ends.
 	feeding, stopFeeding := context.WithCancel(context.WithoutCancel(ctx))

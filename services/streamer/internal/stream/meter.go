@@ -108,7 +108,7 @@ func (m *Meter) sent(ctx context.Context, f *delivery.Frame) {
 		m.live.counted.Add(int64(f.Live))
 		// The newest waited least: one figure a frame is enough for a histogram.
 		if newest := f.Envelopes[len(f.Envelopes)-1].ServerNS; newest > 0 && f.Live == len(f.Envelopes) {
-			m.metrics.StreamLiveLatency.Record(context.Background(), time.Duration(time.Now().UnixNano()-newest).Seconds())
+			m.metrics.StreamLiveLatency.Record(context.Background(), time.Duration(time.Now().UnixNano()-newest).Seconds()) //nolint:contextcheck // to look for a trace in that of a stream costs as much as the rest
 		}
 	}
 	if history := len(f.Envelopes) - f.Live; history > 0 {
