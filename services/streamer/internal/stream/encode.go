@@ -85,9 +85,8 @@ const chunkBytes = 32 << 10
 // copied.
 func (s *session) assemble(number protowire.Number, envelopes []*delivery.Envelope, bytes int) mem.BufferSlice {
 	var frame mem.BufferSlice
-	head := protowire.SizeTag(number) + protowire.SizeVarint(uint64(bytes))
-	left := head + bytes // of what is still to be written
-	chunk := s.chunk(left)
+	left := bytes // of the envelopes still to be written
+	chunk := s.chunk(protowire.SizeTag(number) + protowire.SizeBytes(bytes))
 	buffer := (*chunk)[:0]
 	buffer = protowire.AppendTag(buffer, number, protowire.BytesType)
 	buffer = protowire.AppendVarint(buffer, uint64(bytes))
@@ -98,7 +97,6 @@ func (s *session) assemble(number protowire.Number, envelopes []*delivery.Envelo
 		*chunk = buffer
 		frame = append(frame, mem.NewBuffer(chunk, (*pooled)(s)))
 	}
-	left -= head
 	for _, e := range envelopes {
 		size := e.FramedSize()
 		long := len(e.Encoded) >= copyBelow
