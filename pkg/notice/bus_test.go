@@ -154,6 +154,13 @@ func sender(t *testing.T, cfg notice.Config, m *meter) *notice.Sender {
 	return s
 }
 
+// send is Queue and Wake.
+func send(t *testing.T, s *notice.Sender, stored ...notice.Stored) {
+	t.Helper()
+	s.Queue(t.Context(), stored)
+	s.Wake()
+}
+
 func eventually(t *testing.T, condition func() bool, what string) {
 	t.Helper()
 	require.Eventually(t, condition, within, 5*time.Millisecond, what)
@@ -180,7 +187,7 @@ func stored(n, size int) notice.Stored {
 func sendUntilHeard(t *testing.T, s *notice.Sender, e *ear, n int) {
 	t.Helper()
 	eventually(t, func() bool {
-		s.Send(t.Context(), []notice.Stored{stored(n, 10)})
+		send(t, s, stored(n, 10))
 		for _, heard := range e.notices() {
 			if heard.Topic == group(n) {
 				return true
@@ -202,7 +209,7 @@ func TestNoticesArriveWholeAndInOrderOnEveryShard(t *testing.T) {
 	for i := range want {
 		want[i] = stored(i, 100)
 	}
-	s.Send(t.Context(), want)
+	send(t, s, want...)
 	eventually(t, func() bool { return len(e.notices()) >= before+count }, "all notices arrive")
 	heard := e.notices()
 	heard = heard[len(heard)-count:]
@@ -223,7 +230,7 @@ func TestLongEnvelopesAreLeftOut(t *testing.T) {
 	e := heardBy(t, cfg, m)
 	s := sender(t, cfg, m)
 	sendUntilHeard(t, s, e, 9999)
-	s.Send(t.Context(), []notice.Stored{at, stored(2, 501)})
+	send(t, s, at, stored(2, 501))
 	eventually(t, func() bool { heard := e.notices(); return heard[len(heard)-1].Topic == group(2) }, "both arrive")
 	heard := e.notices()
 	require.Len(t, heard[len(heard)-2].Envelope, cfg.InlineBytes)
@@ -236,7 +243,7 @@ func TestABusThatTakesOnlyShortMessagesGetsNoEnvelopes(t *testing.T) {
 	e := heardBy(t, cfg, m)
 	s := sender(t, cfg, m)
 	sendUntilHeard(t, s, e, 9999)
-	s.Send(t.Context(), []notice.Stored{stored(1, 10), stored(2, 5000)})
+	send(t, s, stored(1, 10), stored(2, 5000))
 	eventually(t, func() bool { heard := e.notices(); return heard[len(heard)-1].Topic == group(2) }, "both arrive")
 	for _, heard := range e.notices() {
 		if heard.Topic != group(9999) {
@@ -250,7 +257,7 @@ func TestABusThatTakesNoNoticeIsCounted(t *testing.T) {
 	m, cfg := newMeter(t), settings(t, server.URL())
 	s := sender(t, cfg, m)
 	eventually(t, func() bool {
-		s.Send(t.Context(), []notice.Stored{stored(1, 10)})
+		send(t, s, stored(1, 10))
 		return m.count("xmtp_notices_dropped", "too_large") > 0
 	}, "the refusal is counted")
 	require.Zero(t, m.count("xmtp_notices_sent", ""))
@@ -284,7 +291,7 @@ func TestTheBusMayComeLateAndGoAndComeBack(t *testing.T) {
 	e := listen(t, cfg, m)
 	s := sender(t, cfg, m)
 	eventually(t, func() bool {
-		s.Send(t.Context(), []notice.Stored{stored(0, 10)})
+		send(t, s, stored(0, 10))
 		return m.count("xmtp_notices_dropped", "disconnected") > 0
 	}, "a notice is dropped while the bus is away")
 	require.NoError(t, server.Restart())
@@ -308,7 +315,7 @@ func TestAStoppedBusDelaysNoCaller(t *testing.T) {
 	var slowest time.Duration
 	for range 300 {
 		begun := time.Now()
-		s.Send(t.Context(), []notice.Stored{stored(3, 60_000), stored(4, 60_000)})
+		send(t, s, stored(3, 60_000), stored(4, 60_000))
 		slowest = max(slowest, time.Since(begun))
 	}
 	require.Less(t, slowest, time.Second, "Send waited for the bus")
@@ -325,7 +332,7 @@ func TestAKilledBusDelaysNoCaller(t *testing.T) {
 	sendUntilHeard(t, s, e, 9999)
 	require.NoError(t, process.Kill())
 	eventually(t, func() bool {
-		s.Send(t.Context(), []notice.Stored{stored(3, 10)})
+		send(t, s, stored(3, 10))
 		return m.count("xmtp_notices_dropped", "disconnected") > 0
 	}, "notices are dropped and counted")
 }
@@ -335,7 +342,7 @@ func TestWhatIsQueuedAtTheEndIsSent(t *testing.T) {
 	m, cfg := newMeter(t), settings(t, server.URL())
 	e := heardBy(t, cfg, m)
 	s := notice.NewSender(cfg, slog.New(slog.DiscardHandler), m.Metrics)
-	s.Send(t.Context(), []notice.Stored{stored(1, 10), stored(2, 10)})
+	send(t, s, stored(1, 10), stored(2, 10))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, s.Run(ctx))

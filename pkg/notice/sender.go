@@ -72,9 +72,10 @@ func NewSender(cfg Config, logger *slog.Logger, metrics *telemetry.Metrics) *Sen
 	return s
 }
 
-// Send queues notices of committed envelopes, in the order given, and returns at
-// once. The payloads must not change afterwards.
-func (s *Sender) Send(ctx context.Context, stored []Stored) {
+// Queue takes notices of committed envelopes, in the order given, and returns at
+// once. The payloads must not change afterwards. They are sent after the next Wake,
+// so that who stored them is answered before the bus is served.
+func (s *Sender) Queue(ctx context.Context, stored []Stored) {
 	s.mu.Lock()
 	accepted := 0
 	for i := range stored {
@@ -90,6 +91,10 @@ func (s *Sender) Send(ctx context.Context, stored []Stored) {
 	if dropped := len(stored) - accepted; dropped > 0 {
 		s.metrics.NoticesDropped.Add(ctx, int64(dropped), droppedQueue)
 	}
+}
+
+// Wake has Run send what is queued. It never waits.
+func (s *Sender) Wake() {
 	select {
 	case s.wakeUp <- struct{}{}:
 	default:

@@ -50,6 +50,9 @@ type Method struct {
 	// Forward is a Unary that takes the frame as it was received: it must be
 	// taken, sent or freed. It replaces Unary.
 	Forward func(ctx context.Context, request *Frame) (*Frame, error)
+	// Answered, which may be nil, runs after each Unary or Forward, once its answer
+	// is on its way: what its caller need not wait for.
+	Answered func()
 	// ClientStreams is for a bidirectional Stream.
 	ClientStreams bool
 }
@@ -174,9 +177,9 @@ func (s *Server) register(service Service, chain []grpc.StreamServerInterceptor)
 		case method.Stream != nil:
 			handler = s.stream(method.Stream)
 		case method.Forward != nil:
-			handler = s.unary(method.Forward)
+			handler = s.unary(method.Forward, method.Answered)
 		default:
-			handler = s.unary(func(ctx context.Context, request *Frame) (*Frame, error) { return method.Unary(ctx, request.Take()) })
+			handler = s.unary(func(ctx context.Context, request *Frame) (*Frame, error) { return method.Unary(ctx, request.Take()) }, method.Answered)
 		}
 		if method.Stream == nil {
 			handler = chained(chain, &grpc.StreamServerInfo{FullMethod: "/" + service.Name + "/" + method.Name}, handler)
@@ -200,8 +203,11 @@ func chained(chain []grpc.StreamServerInterceptor, info *grpc.StreamServerInfo, 
 	return handler
 }
 
-func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error)) grpc.StreamHandler {
+func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error), answered func()) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error {
+		if answered != nil {
+			defer answered()
+		}
 		if s.draining.Load() {
 			return errDraining
 		}

@@ -104,6 +104,37 @@ func failing(err error) rpc.Method {
 	return rpc.Method{Name: "Fail", Unary: func(context.Context, []byte) (*rpc.Frame, error) { return nil, err }}
 }
 
+// The caller can read its answer while what follows it has not even begun.
+func TestWhatFollowsAnAnswerComesAfterIt(t *testing.T) {
+	read, done := make(chan struct{}), make(chan struct{}, 1)
+	answered := func() {
+		<-read
+		done <- struct{}{}
+	}
+	refusal := failing(fault.Errorf(fault.Invalid, "no"))
+	refusal.Answered = answered
+	s := serve(t, patient, rpc.Method{Name: "Echo", Unary: echo, Answered: answered}, refusal)
+	conn := dial(t, s.address)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/test.Service/Echo", grpc.WaitForReady(true))
+	require.NoError(t, err)
+	require.NoError(t, stream.SendMsg(rpc.FrameOf([]byte("hello"))))
+	require.NoError(t, stream.CloseSend())
+	var frame rpc.Frame
+	require.NoError(t, stream.RecvMsg(&frame))
+	require.Equal(t, "hello", string(frame.Take()))
+	require.Empty(t, done)
+	close(read)
+	require.ErrorIs(t, stream.RecvMsg(&frame), io.EOF)
+	require.Len(t, done, 1)
+
+	<-done
+	_, _, err = call(t, conn, "Fail", nil)
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.Len(t, done, 1, "also after a refusal")
+}
+
 func TestALongMessageIsOutOfRange(t *testing.T) {
 	s := serve(t, patient,
 		rpc.Method{Name: "Echo", Unary: echo},

@@ -151,6 +151,6 @@ func (p *Publisher) commit(ctx context.Context, requests []*request.Request, alo
 		p.deps.Logger.Warn("a publish transaction failed", "requests", len(requests), "alone", alone, "cause", err)
 		return err
 	}
-	p.sender.Send(ctx, notices)
+	p.sender.Queue(ctx, notices)
 	return nil
 }

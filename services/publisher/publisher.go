@@ -87,6 +87,7 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 		MaxWaiting:    cfg.Group.MaxWaiting,
 		Timeout:       groupTimeout,
 		IsLockTimeout: store.IsLockTimeout,
+		Concluded:     p.sender.Wake,
 	}, p.commit)
 	p.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
 		Metrics: deps.Metrics, Logger: deps.Logger,
@@ -94,7 +95,7 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 		Options:         []grpc.ServerOption{rpc.KeptHandlers()},
 	}, rpc.Service{
 		Name:    "xmtp.backend.v1.PublishService",
-		Methods: []rpc.Method{{Name: "Publish", Unary: p.publish}},
+		Methods: []rpc.Method{{Name: "Publish", Unary: p.publish, Answered: p.sender.Wake}},
 	})
 	return p, nil
 }

@@ -56,6 +56,10 @@ type Config struct {
 	// IsLockTimeout recognizes the failure of a transaction that waited too long
 	// for a lock. It may be nil.
 	IsLockTimeout func(error) bool
+	// Concluded runs after a transaction whose callers know their outcome: what they
+	// need not wait for. A caller that ran its transaction itself does that by itself.
+	// It may be nil.
+	Concluded func()
 }
 
 // Commit runs one transaction for a group. It sets the outcome of each request
@@ -75,12 +79,19 @@ type Committer[W Work] struct {
 	rows     int        // of the waiting items
 	busy     map[topic.Topic]struct{}
 	inFlight int
-	overdue  int // of those in flight: longer than Patience
 	alone    int
 	identity bool
 	closed   bool
 	running  sync.WaitGroup
+
+	// flights are all transactions in flight, the oldest first.
+	flights []*flight
+	// watched says that a timer looks at the queue again when patience ends.
+	watched bool
 }
+
+// flight is a transaction in flight.
+type flight struct{ begun time.Time }
 
 // item is work on its way. All fields but done and err are guarded by the mutex.
 type item[W Work] struct {
@@ -113,6 +124,9 @@ const (
 func New[W Work](cfg Config, commit Commit[W]) *Committer[W] {
 	if cfg.IsLockTimeout == nil {
 		cfg.IsLockTimeout = func(error) bool { return false }
+	}
+	if cfg.Concluded == nil {
+		cfg.Concluded = func() {}
 	}
 	return &Committer[W]{cfg: cfg, commit: commit, busy: map[topic.Topic]struct{}{}}
 }
@@ -173,6 +187,7 @@ func (c *Committer[W]) enqueue(it *item[W]) (run func(), err error) {
 	c.queue = append(c.queue, it)
 	c.weigh(it, 1)
 	if !c.hasPlaceFor(it) { // what was queued before could not start before either
+		c.watch()
 		return nil, nil
 	}
 	return c.schedule(it), nil
@@ -214,11 +229,16 @@ func (c *Committer[W]) schedule(own *item[W]) (run func()) {
 		group, again := c.next()
 		switch {
 		case group == nil:
+			c.watch()
 			return run
 		case len(group) == 1 && group[0] == own:
 			run = c.start(group, again)
 		default:
-			go c.start(group, again)()
+			run := c.start(group, again)
+			go func() {
+				run()
+				c.cfg.Concluded()
+			}()
 		}
 	}
 }
@@ -288,8 +308,36 @@ func (c *Committer[W]) hasPlaceFor(it *item[W]) bool {
 		return c.alone < c.cfg.MaxAlone
 	default:
 		return it.work.HasIdentity() || c.inFlight == 0 ||
-			c.inFlight < c.cfg.MaxInFlight && (c.rows >= c.cfg.FillRows || c.overdue > 0)
+			c.inFlight < c.cfg.MaxInFlight && (c.rows >= c.cfg.FillRows || c.patienceLeft() <= 0)
 	}
+}
+
+// patienceLeft is how long the oldest transaction may still take before another
+// starts beside it without company.
+func (c *Committer[W]) patienceLeft() time.Duration {
+	if len(c.flights) == 0 {
+		return c.cfg.Patience
+	}
+	return c.cfg.Patience - time.Since(c.flights[0].begun)
+}
+
+// watch has the queue looked at again when patience ends, if anything waits. A
+// transaction that nothing waits for costs no timer.
+func (c *Committer[W]) watch() {
+	if c.watched || c.waiting == 0 || len(c.flights) == 0 {
+		return
+	}
+	left := c.patienceLeft()
+	if left <= 0 {
+		return
+	}
+	c.watched = true
+	time.AfterFunc(left, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.watched = false
+		c.schedule(nil)
+	})
 }
 
 func (c *Committer[W]) conflicts(it *item[W], held map[topic.Topic]struct{}) bool {
@@ -324,27 +372,15 @@ func (c *Committer[W]) start(group []*item[W], again bool) (run func()) {
 	for _, it := range group {
 		c.weigh(it, -1)
 	}
-	overdue := false
-	patience := time.AfterFunc(c.cfg.Patience, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if !overdue {
-			overdue = true
-			c.overdue++
-			c.schedule(nil)
-		}
-	})
+	this := &flight{begun: time.Now()}
+	c.flights = append(c.flights, this)
 	c.running.Add(1)
 	return func() {
 		err := error(errPanicked)
 		defer func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			patience.Stop()
-			if overdue {
-				c.overdue--
-			}
-			overdue = true // whatever the timer still does
+			c.flights = slices.DeleteFunc(c.flights, func(f *flight) bool { return f == this })
 			c.vacate(group, again, identity)
 			c.conclude(group, err)
 			c.schedule(nil)

@@ -211,6 +211,31 @@ func TestASingleClientWaitsForNobody(t *testing.T) {
 	})
 }
 
+// What follows a shared transaction begins once its callers have their outcome. A
+// caller that ran its own sees to it itself.
+func TestWhatFollowsATransactionComesAfterItsCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config()
+		concluded := make(chan struct{})
+		cfg.Concluded = func() { concluded <- struct{}{} }
+		d := start(t, cfg)
+		own := d.submit(on("own", "1"))
+		tx := d.expect("own")
+		a, b := d.submit(on("a", "1")), d.submit(on("b", "1"))
+		tx.end <- nil
+		own.expect(t, nil)
+		select {
+		case <-concluded:
+			t.Fatal("a caller that ran its own transaction has it concluded by another")
+		default:
+		}
+		d.expect("a", "b").end <- nil
+		a.expect(t, nil)
+		b.expect(t, nil)
+		<-concluded
+	})
+}
+
 func TestWhatWaitsSharesTheNextTransactionInArrivalOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := start(t, config())
@@ -610,6 +635,28 @@ func TestAFurtherTransactionWaitsForCompany(t *testing.T) {
 		third.expect(t, nil)
 		fourth.expect(t, nil)
 		time.Sleep(2 * filling.Patience)
+		d.committer.Close()
+	})
+	// Patience counts from the start of the oldest that is still in flight.
+	synctest.Test(t, func(t *testing.T) {
+		d := start(t, filling)
+		first := d.submit(on("first", "a"))
+		one := d.expect("first")
+		time.Sleep(filling.Patience / 2)
+		second, third, fourth := d.submit(on("second", "b")), d.submit(on("third", "c")), d.submit(on("fourth", "d"))
+		two := d.expect("second", "third", "fourth")
+		fifth := d.submit(on("fifth", "e"))
+		time.Sleep(filling.Patience / 4)
+		one.end <- nil
+		first.expect(t, nil)
+		time.Sleep(filling.Patience*3/4 - 1)
+		d.expectNone()
+		time.Sleep(time.Nanosecond)
+		d.expect("fifth").end <- nil
+		two.end <- nil
+		for _, c := range []*caller{second, third, fourth, fifth} {
+			c.expect(t, nil)
+		}
 		d.committer.Close()
 	})
 }
