@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,14 @@ var (
 	atOnceStatement = statement{"publish_at_once", publishAtOnceSQL}
 	oneStatement    = statement{"publish_one", publishOneSQL}
 )
+
+// StatementOfOne is the statement that stores a publish of one new envelope, and
+// the settings of the sessions that run it, for benchmarks that compare with it.
+// Its parameters are topic, message hash, retention in nanoseconds, whether it is a
+// commit or proposal, and payload.
+func StatementOfOne() (sql string, settings map[string]string) {
+	return publishOneSQL, maps.Clone(publisherSettings)
+}
 
 // Draft is an envelope that is to be stored unless it is already.
 type Draft struct {

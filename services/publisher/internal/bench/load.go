@@ -11,47 +11,46 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
-// load publishes group messages, one a request, each waiting for its answer.
+// load publishes group messages, one a request, each caller waiting for its
+// answer before it sends the next.
 type load struct {
-	conns    []*grpc.ClientConn
+	address  string
+	conns    int
 	messages []message
 	made     atomic.Uint64
 }
 
-// message is an encoded request whose ciphertext has room for a number.
+// message is a gRPC message with an encoded request whose ciphertext has room for
+// a number.
 type message struct {
-	encoded []byte
-	at      int
+	framed []byte
+	at     int
 }
 
-const markerBytes = 16
+const (
+	markerBytes = 16
+	// frameHeader is the flag and the length in front of a gRPC message.
+	frameHeader = 5
+)
 
 func newLoad(address string, o options) (*load, error) {
-	l := &load{}
+	l := &load{address: address, conns: o.conns}
 	kit := testkit.New(uint64(time.Now().UnixNano()))
 	for range o.topics {
 		m, err := newMessage(kit, o.size)
 		if err != nil {
 			return nil, err
 		}
-		l.messages = append(l.messages, m)
-	}
-	for range o.conns {
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rpc.Codec{})))
-		if err != nil {
-			return nil, err
+		if inFlight := len(m.framed) * ((o.clients + o.conns - 1) / o.conns); inFlight > maxInFlight {
+			return nil, fmt.Errorf("%d bytes would be in flight on a connection, expected at most %d: take more connections or smaller messages", inFlight, maxInFlight)
 		}
-		l.conns = append(l.conns, conn)
+		l.messages = append(l.messages, m)
 	}
 	return l, nil
 }
@@ -64,50 +63,34 @@ func newMessage(kit *testkit.Kit, size int) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
-	at := bytes.Index(encoded, marker)
-	if at < 0 {
+	framed := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(encoded)))
+	framed = append(framed, encoded...)
+	at := bytes.Index(framed, marker)
+	if at < frameHeader {
 		return message{}, errors.New("the ciphertext is not in the request")
 	}
-	return message{encoded: encoded, at: at}, nil
+	return message{framed: framed, at: at}, nil
 }
 
-func (l *load) close() {
-	for _, conn := range l.conns {
-		_ = conn.Close()
-	}
-}
-
-// next is a request that nobody made before.
-func (l *load) next() *rpc.Frame {
+// appendNext appends a message that nobody made before.
+func (l *load) appendNext(dst []byte) []byte {
 	n := l.made.Add(1)
 	m := &l.messages[n*2654435761%uint64(len(l.messages))]
-	encoded := slices.Clone(m.encoded)
-	binary.BigEndian.PutUint64(encoded[m.at:], n)
-	return rpc.FrameOf(encoded)
+	start := len(dst)
+	dst = append(dst, m.framed...)
+	binary.BigEndian.PutUint64(dst[start+m.at:], n)
+	return dst
 }
 
 func (l *load) run(ctx context.Context, clients int, length time.Duration) (result, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var wait sync.WaitGroup
-	took := make([][]time.Duration, clients)
-	failures := make([]error, clients)
+	conns := min(l.conns, clients)
+	took := make([][]time.Duration, conns)
+	failures := make([]error, conns)
 	begun := time.Now()
-	for i := range clients {
-		wait.Go(func() {
-			conn := l.conns[i%len(l.conns)]
-			for time.Since(begun) < length {
-				start := time.Now()
-				var response rpc.Frame
-				if err := conn.Invoke(ctx, "/xmtp.backend.v1.PublishService/Publish", l.next(), &response); err != nil {
-					failures[i] = fmt.Errorf("publish: %w", err)
-					cancel()
-					return
-				}
-				response.Data.Free()
-				took[i] = append(took[i], time.Since(start))
-			}
-		})
+	var wait sync.WaitGroup
+	for i := range conns {
+		callers := (clients + i) / conns // as even as it gets
+		wait.Go(func() { took[i], failures[i] = callOn(ctx, l, callers, begun.Add(length)) })
 	}
 	wait.Wait()
 	spent := time.Since(begun)

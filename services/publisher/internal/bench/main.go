@@ -1,9 +1,9 @@
 // Command bench measures the publisher against the row rate of PostgreSQL
-// itself: pgbench runs the statement that stores one row of a publish, on the
-// same server and in turns with the publisher. Its figures are in
+// itself: pgbench runs the very statement by which a publisher stores one
+// envelope, on the same server and in turns with the publisher. Its figures are in
 // docs/benchmarks/publisher.md.
 //
-//	go run ./internal/bench -clients 64 -rounds 5 -seconds 10
+//	go run ./internal/bench -clients 64 -rounds 5 -length 10s
 package main
 
 import (
@@ -33,6 +33,7 @@ type options struct {
 	clients, conns, topics, size int
 	rounds                       int
 	length                       time.Duration
+	least                        bool
 	profile                      string
 }
 
@@ -45,6 +46,7 @@ func main() {
 	flag.IntVar(&o.size, "size", 1024, "bytes of a message's ciphertext")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of pgbench and publisher in turns")
 	flag.DurationVar(&o.length, "length", 10*time.Second, "length of each turn")
+	flag.BoolVar(&o.least, "least", false, "pgbench runs the least statement that stores a row, instead of the publisher's")
 	flag.StringVar(&o.profile, "profile", "", "file for a CPU profile of the publisher")
 	flag.Parse()
 	ctx := context.Background()
@@ -101,7 +103,6 @@ func takeTurns(ctx context.Context, o options, dataDir string, yardstick *pgbenc
 	if err != nil {
 		return err
 	}
-	defer load.close()
 	if _, err := load.run(ctx, o.clients, time.Second); err != nil { // connections and plans
 		return err
 	}
@@ -199,26 +200,28 @@ func newPgbench(dir, url string, o options) (*pgbench, error) {
 	if err != nil {
 		return nil, err
 	}
-	script := filepath.Join(dir, "publish.sql")
-	if err := os.WriteFile(script, []byte(publishOneRow), 0o600); err != nil {
+	script, options := yardstick(o.least)
+	file := filepath.Join(dir, "publish.sql")
+	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
 		return nil, err
 	}
 	return &pgbench{
-		program: filepath.Join(binaries.Dir, "pgbench"), script: script, url: url, topics: o.topics,
+		program: filepath.Join(binaries.Dir, "pgbench"), script: file, options: options, url: url, topics: o.topics,
 		payload: `\x` + strings.Repeat("5a", o.size+overheadBytes),
 	}, nil
 }
 
 // pgbench is the yardstick.
 type pgbench struct {
-	program, script, url, payload string
-	topics                        int
+	program, script, options, url, payload string
+	topics                                 int
 }
 
 func (p *pgbench) run(ctx context.Context, clients int, length time.Duration) (result, error) {
 	command := exec.CommandContext(ctx, p.program, "--no-vacuum", "--protocol=prepared", "--file="+p.script,
 		fmt.Sprintf("--client=%d", clients), fmt.Sprintf("--jobs=%d", min(clients, 2)), fmt.Sprintf("--time=%d", int(length.Seconds())),
 		"--define=payload="+p.payload, fmt.Sprintf("--define=topics=%d", p.topics), p.url)
+	command.Env = append(os.Environ(), "PGOPTIONS="+p.options)
 	out, err := command.CombinedOutput()
 	if err != nil {
 		return result{}, fmt.Errorf("pgbench: %w: %.300s", err, out)
