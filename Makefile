@@ -43,8 +43,10 @@ lint:
 	@$(GOLANGCI_LINT) run --allow-parallel-runners $(ALL)
 	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GOLANGCI_LINT) run ./... ) || exit 1; done
 
-generate: ## Generate the Go code of proto/
+generate: ## Generate the Go code of proto/ and the lists of variables and metrics in docs/
 	@cd proto && $(BUF) lint && $(BUF) generate
+	@$(GO) run ./cmd/configdoc -write
+	@$(GO) run ./cmd/metricsdoc
 
 generated:
 	@echo "generated code is fresh"
