@@ -136,7 +136,7 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	m.StreamEnded = b.counter("xmtp_stream_ended", "Streams that ended.",
 		label("reason", "exhausted is a client that was too slow or too busy, no_pong one that did not answer", "half_close", "cancelled", "invalid", "too_long", "exhausted", "no_pong", "unavailable", "internal"))
 	m.StreamLiveLatency = b.histogram("xmtp_stream_live_latency_seconds", "Time from the start of the storing transaction to the hand-over to a stream, for live envelopes.", latencyBuckets)
-	m.SweepFound = b.counter("xmtp_sweep_found", "Envelopes that the sweep found and no notice had announced.")
+	m.SweepFound = b.counter("xmtp_sweep_found", "Envelopes of registered topics that the sweep found and that no notice announced until the next sweep.")
 	m.SweepAge = b.gauge("xmtp_sweep_window_age_seconds", "How long the upper end of the sweep window has stood still.")
 	m.NoticeBufferBytes = b.upDown("xmtp_notice_buffer_bytes", "Recent notices kept for registrations that catch up.")
 	m.DeliveryBudgetBytes = b.upDown("xmtp_delivery_budget_bytes", "Fetched pages and queued output of all streams.")

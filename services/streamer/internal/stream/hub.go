@@ -44,6 +44,8 @@ type Hub struct {
 
 	mu     sync.Mutex
 	engine *delivery.Engine
+	// unannounced is what notices may still announce.
+	unannounced unannounced
 
 	lineage atomic.Pointer[notice.Lineage]
 	// heads holds a token for each read of heads that may run.
@@ -110,25 +112,25 @@ func (h *Hub) Notice(n notice.Notice) {
 	h.meter.notice("heard")
 	e := &delivery.Envelope{SequenceID: n.SequenceID, Encoded: n.Envelope, ServerNS: serverNS(n.Envelope)}
 	h.meter.follow(e, &n)
-	h.do(func(engine *delivery.Engine) { engine.Notice(n.Topic, n.Previous, e) })
+	h.do(func(engine *delivery.Engine) {
+		h.unannounced.heard(n.Topic, n.SequenceID)
+		engine.Notice(n.Topic, n.Previous, e)
+	})
 }
 
-// Raise hears from the sweep what was stored, and returns how many envelopes of
-// registered topics no notice had announced.
-func (h *Hub) Raise(rows []store.SweepRow) (news int64) {
+// Raise hears from the sweep what was stored.
+func (h *Hub) Raise(rows []store.SweepRow) {
 	for len(rows) > 0 {
 		part := rows[:min(len(rows), stepTopics)]
 		rows = rows[len(part):]
 		h.do(func(engine *delivery.Engine) {
 			for _, row := range part {
 				if engine.Raise(row.Topic, row.SequenceID) {
-					news += row.Envelopes
+					h.unannounced.add(row)
 				}
 			}
 		})
 	}
-	h.meter.found(news)
-	return news
 }
 
 // Found says that the database answers: history and targets come from this
@@ -145,6 +147,7 @@ func (h *Hub) Lost() { h.do((*delivery.Engine).Lost) }
 // one now.
 func (h *Hub) Reset() {
 	h.do(func(engine *delivery.Engine) {
+		h.unannounced = unannounced{}
 		engine.Lost()
 		engine.Reset(fault.Errorf(fault.Unavailable, "the stream's database has changed: reconnect from durable cursors"))
 	})
@@ -153,10 +156,12 @@ func (h *Hub) Reset() {
 // Tick ends a sweep. Calls come one at a time.
 func (h *Hub) Tick(now time.Time) {
 	var stats delivery.Stats
+	var missed int64
 	h.do(func(engine *delivery.Engine) {
 		engine.Tick(now)
-		stats = engine.Stats()
+		stats, missed = engine.Stats(), h.unannounced.endSweep()
 	})
+	h.meter.found(missed)
 	h.meter.report(stats)
 }
 

@@ -76,9 +76,9 @@ func (m *Meter) notice(outcome string) {
 	m.metrics.NoticesReceived.Add(context.Background(), 1, option)
 }
 
-func (m *Meter) found(news int64) {
-	if news > 0 {
-		m.metrics.SweepFound.Add(context.Background(), news)
+func (m *Meter) found(envelopes int64) {
+	if envelopes > 0 {
+		m.metrics.SweepFound.Add(context.Background(), envelopes)
 	}
 }
 

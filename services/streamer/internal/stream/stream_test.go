@@ -7,10 +7,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/notice"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
@@ -349,6 +354,60 @@ func TestNoticesOfAnotherLineageAreDropped(t *testing.T) {
 		require.Len(t, w.next().GetMessages().GetEnvelopes(), 1)
 		w.hangUp(h)
 	})
+}
+
+// What the sweep finds counts as missed once the next sweep has ended and no notice
+// came, and never when one did.
+func TestOnlyWhatNoNoticeAnnouncesIsCountedAsFoundBySweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &table{}
+		h := newHub(t, db)
+		reader := sdkmetric.NewManualReader()
+		metrics, err := telemetry.NewMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+		require.NoError(t, err)
+		h.meter = NewMeter(metrics)
+		w := serve(t, h.Subscribe)
+		w.next()
+		w.update(1, []topic.Topic{group(1), group(2), group(3)})
+		w.next()
+		sweep := func(rows ...store.SweepRow) int64 {
+			h.Raise(rows)
+			h.Tick(time.Now())
+			synctest.Wait()
+			return sumOf(t, reader, "xmtp_sweep_found")
+		}
+		row := func(n notice.Notice, envelopes int64) store.SweepRow {
+			return store.SweepRow{Topic: n.Topic, SequenceID: n.SequenceID, Envelopes: envelopes}
+		}
+		before := db.store(group(1), 10)
+		soon, late, never := db.store(group(1), 10), db.store(group(2), 10), db.store(group(3), 10)
+		foreign := db.store(group(4), 10)
+		h.Notice(before)
+		require.Zero(t, sweep(row(soon, 2), row(late, 1), row(never, 3), row(foreign, 5)))
+		h.Notice(soon)
+		require.EqualValues(t, 4, sweep(), "late and never")
+		h.Notice(late)
+		require.EqualValues(t, 4, sweep(), "counted once")
+		require.EqualValues(t, 4, sweep())
+		w.hangUp(h)
+	})
+}
+
+// sumOf is the value of a counter without labels.
+func sumOf(t *testing.T, reader sdkmetric.Reader, name string) (sum int64) {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &all))
+	for _, scope := range all.ScopeMetrics {
+		for _, metric := range scope.Metrics {
+			if points, ok := metric.Data.(metricdata.Sum[int64]); ok && metric.Name == name {
+				for _, point := range points.DataPoints {
+					sum += point.Value
+				}
+			}
+		}
+	}
+	return sum
 }
 
 func TestPingsAreAnsweredUnderFullOutput(t *testing.T) {

@@ -60,8 +60,8 @@ type Hub interface {
 	Lost()
 	// Reset: what answers next is of another lineage.
 	Reset()
-	// Raise tells of stored envelopes and returns how many were news.
-	Raise(rows []store.SweepRow) int64
+	// Raise tells of stored envelopes.
+	Raise(rows []store.SweepRow)
 	// Tick ends each round, also those without a database.
 	Tick(now time.Time)
 }

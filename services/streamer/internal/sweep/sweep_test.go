@@ -81,11 +81,11 @@ func (s *script) note(event string) {
 	s.events = append(s.events, event)
 }
 
-func (s *script) Found(notice.Lineage)         { s.note("found") }
-func (s *script) Lost()                        { s.note("lost") }
-func (s *script) Reset()                       { s.note("reset") }
-func (s *script) Raise([]store.SweepRow) int64 { return 0 }
-func (s *script) Tick(time.Time)               {}
+func (s *script) Found(notice.Lineage)   { s.note("found") }
+func (s *script) Lost()                  { s.note("lost") }
+func (s *script) Reset()                 { s.note("reset") }
+func (s *script) Raise([]store.SweepRow) {}
+func (s *script) Tick(time.Time)         {}
 
 func run(t *testing.T, s *script, test func(serving *bool)) {
 	synctest.Test(t, func(t *testing.T) {
