@@ -36,11 +36,11 @@ func (c *Client) Invoke(ctx context.Context, method string, args, reply any, opt
 	begun := time.Now()
 	for {
 		err := c.ClientConnInterface.Invoke(ctx, method, args, reply, options...)
-		if err == nil {
-			return nil
+		if err == nil || ctx.Err() != nil { // who gives a call up has not seen it fail
+			return err
 		}
 		c.count(status.Code(err))
-		if status.Code(err) != codes.Unavailable || time.Since(begun) > patience || ctx.Err() != nil {
+		if status.Code(err) != codes.Unavailable || time.Since(begun) > patience {
 			return err
 		}
 		time.Sleep(pause)
