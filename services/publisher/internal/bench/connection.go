@@ -60,7 +60,8 @@ func callOn(ctx context.Context, l *load, callers int, until time.Time) ([]time.
 			return nil, err
 		}
 	}
-	return c.took, c.converse(until)
+	err = c.converse(until)
+	return c.took, err
 }
 
 // dialBlocking returns a connection whose reads block their thread, without the
