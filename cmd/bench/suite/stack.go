@@ -8,12 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/xmtp-selfhosted/backend/cmd/stack"
+	"github.com/xmtp-selfhosted/backend/pkg/proctime"
 )
 
 // devStack is the dev stack in a process of its own, on fresh data, with fsync on
@@ -75,72 +74,16 @@ func stopProgram(command *exec.Cmd) error {
 type cpu struct{ roles, primary, replica time.Duration }
 
 func (d *devStack) cpu() (c cpu, err error) {
-	own, _, err := processTimes(d.command.Process.Pid)
-	if err != nil {
+	if c.roles, err = proctime.Of(d.command.Process.Pid); err != nil {
 		return c, err
 	}
-	c.roles = own
-	if c.primary, err = postgresTimes(filepath.Join(d.dir, "postgres", "primary", "data")); err != nil {
+	if c.primary, err = proctime.OfPostgres(filepath.Join(d.dir, "postgres", "primary", "data")); err != nil {
 		return c, err
 	}
-	c.replica, err = postgresTimes(filepath.Join(d.dir, "postgres", "replica", "data"))
+	c.replica, err = proctime.OfPostgres(filepath.Join(d.dir, "postgres", "replica", "data"))
 	return c, err
 }
 
 func (c cpu) since(before cpu) cpu {
 	return cpu{c.roles - before.roles, c.primary - before.primary, c.replica - before.replica}
-}
-
-// clockTick is the unit of process times in /proc on Linux.
-const clockTick = time.Second / 100
-
-// postgresTimes sums a server's processes, those that ended included.
-func postgresTimes(dataDir string) (time.Duration, error) {
-	content, err := os.ReadFile(filepath.Join(dataDir, "postmaster.pid"))
-	if err != nil {
-		return 0, err
-	}
-	first, _, _ := strings.Cut(string(content), "\n")
-	postmaster, err := strconv.Atoi(first)
-	if err != nil {
-		return 0, err
-	}
-	own, ended, err := processTimes(postmaster)
-	if err != nil {
-		return 0, err
-	}
-	sum := own + ended
-	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", postmaster, postmaster))
-	if err != nil {
-		return 0, err
-	}
-	for field := range strings.FieldsSeq(string(list)) {
-		if pid, err := strconv.Atoi(field); err == nil {
-			if used, _, err := processTimes(pid); err == nil { // or it has just ended
-				sum += used
-			}
-		}
-	}
-	return sum, nil
-}
-
-// processTimes are those of a process and of its children that ended.
-func processTimes(pid int) (own, ended time.Duration, err error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	_, after, _ := strings.Cut(string(stat), ") ") // past the name, which may hold spaces
-	fields := strings.Fields(after)
-	const user, last = 11, 14 // user, system, and both of ended children
-	if len(fields) <= last {
-		return 0, 0, fmt.Errorf("the times of process %d cannot be read", pid)
-	}
-	var ticks [4]int64
-	for i := range ticks {
-		if ticks[i], err = strconv.ParseInt(fields[user+i], 10, 64); err != nil {
-			return 0, 0, err
-		}
-	}
-	return time.Duration(ticks[0]+ticks[1]) * clockTick, time.Duration(ticks[2]+ticks[3]) * clockTick, nil
 }

@@ -4,15 +4,14 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime/pprof"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/proctime"
 )
 
 // child is the publisher in a process of its own, so that its CPU time is its
@@ -53,64 +52,8 @@ func (c *child) stop() error {
 	return errors.Join(c.pipe.Close(), c.command.Wait())
 }
 
-// clockTick is the unit of process times in /proc on Linux.
-const clockTick = time.Second / 100
-
 // cpu is the CPU time that the process has used.
-func (c *child) cpu() (time.Duration, error) {
-	own, _, err := processTimes(c.command.Process.Pid)
-	return own, err
-}
-
-// postgresCPU is the CPU time of a server's processes, those that ended included.
-func postgresCPU(dataDir string) (time.Duration, error) {
-	pidFile, err := os.ReadFile(filepath.Join(dataDir, "postmaster.pid"))
-	if err != nil {
-		return 0, err
-	}
-	first, _, _ := strings.Cut(string(pidFile), "\n")
-	postmaster, err := strconv.Atoi(first)
-	if err != nil {
-		return 0, err
-	}
-	own, ended, err := processTimes(postmaster)
-	if err != nil {
-		return 0, err
-	}
-	sum := own + ended
-	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", postmaster, postmaster))
-	if err != nil {
-		return 0, err
-	}
-	for _, field := range strings.Fields(string(list)) {
-		pid, err := strconv.Atoi(field)
-		if err != nil {
-			return 0, err
-		}
-		if used, _, err := processTimes(pid); err == nil { // or it has just ended
-			sum += used
-		}
-	}
-	return sum, nil
-}
-
-// processTimes are the CPU times of a process and of its children that ended.
-func processTimes(pid int) (own, ended time.Duration, err error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	_, after, _ := strings.Cut(string(stat), ") ") // past the name, which may hold spaces
-	fields := strings.Fields(after)
-	const user, system, endedUser, endedSystem = 11, 12, 13, 14
-	var ticks [4]int64
-	for i, field := range []int{user, system, endedUser, endedSystem} {
-		if ticks[i], err = strconv.ParseInt(fields[field], 10, 64); err != nil {
-			return 0, 0, err
-		}
-	}
-	return time.Duration(ticks[0]+ticks[1]) * clockTick, time.Duration(ticks[2]+ticks[3]) * clockTick, nil
-}
+func (c *child) cpu() (time.Duration, error) { return proctime.Of(c.command.Process.Pid) }
 
 // untilParentEnds runs until standard input is closed.
 func untilParentEnds(ctx context.Context, profile string, run func(context.Context) error) error {

@@ -24,6 +24,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
+	"github.com/xmtp-selfhosted/backend/pkg/proctime"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/services/publisher"
@@ -136,7 +137,7 @@ func turn(ctx context.Context, o options, dataDir string, child *child, run func
 	if err != nil {
 		return result{}, perMessage{}, err
 	}
-	postgresBefore, err := postgresCPU(dataDir)
+	postgresBefore, err := proctime.OfPostgres(dataDir)
 	if err != nil {
 		return result{}, perMessage{}, err
 	}
@@ -148,7 +149,7 @@ func turn(ctx context.Context, o options, dataDir string, child *child, run func
 	if err != nil {
 		return result{}, perMessage{}, err
 	}
-	postgresAfter, err := postgresCPU(dataDir)
+	postgresAfter, err := proctime.OfPostgres(dataDir)
 	each := func(d time.Duration) float64 { return d.Seconds() / float64(r.count) * 1e6 }
 	return r, perMessage{each(publisherAfter - publisherBefore), each(postgresAfter - postgresBefore)}, err
 }
@@ -227,15 +228,19 @@ func (p *pgbench) run(ctx context.Context, clients int, length time.Duration) (r
 		return result{}, fmt.Errorf("pgbench: %w: %.300s", err, out)
 	}
 	var count int
+	var rate float64 // without the time to connect
 	for line := range strings.Lines(string(out)) {
 		if rest, ok := strings.CutPrefix(line, "number of transactions actually processed: "); ok {
-			if _, err := fmt.Sscanf(rest, "%d", &count); err != nil {
-				return result{}, err
-			}
+			_, err = fmt.Sscanf(rest, "%d", &count)
+		} else if rest, ok := strings.CutPrefix(line, "tps = "); ok {
+			_, err = fmt.Sscanf(rest, "%f", &rate)
+		}
+		if err != nil {
+			return result{}, fmt.Errorf("read what pgbench says: %w", err)
 		}
 	}
-	if count == 0 {
+	if count == 0 || rate == 0 {
 		return result{}, fmt.Errorf("pgbench reported no transactions: %s", out)
 	}
-	return result{count: count, length: length, clients: clients}, nil
+	return result{count: count, length: time.Duration(float64(count) / rate * float64(time.Second)), clients: clients}, nil
 }
