@@ -234,9 +234,9 @@ func (c *Committer[W]) schedule(own *item[W]) (run func()) {
 		case len(group) == 1 && group[0] == own:
 			run = c.start(group, again)
 		default:
-			run := c.start(group, again)
+			commit := c.start(group, again)
 			go func() {
-				run()
+				commit()
 				c.cfg.Concluded()
 			}()
 		}
@@ -312,12 +312,9 @@ func (c *Committer[W]) hasPlaceFor(it *item[W]) bool {
 	}
 }
 
-// patienceLeft is how long the oldest transaction may still take before another
-// starts beside it without company.
+// patienceLeft is how long the oldest transaction in flight, of which there must be
+// one, may still take before another starts beside it without company.
 func (c *Committer[W]) patienceLeft() time.Duration {
-	if len(c.flights) == 0 {
-		return c.cfg.Patience
-	}
 	return c.cfg.Patience - time.Since(c.flights[0].begun)
 }
 
