@@ -12,14 +12,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
-	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
@@ -41,47 +40,6 @@ func bus(t *testing.T, options natslocal.Options) *natslocal.Server {
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)
 	return server
-}
-
-// meter reads the counters of a sender or a receiver.
-type meter struct {
-	t      *testing.T
-	reader *sdkmetric.ManualReader
-	*telemetry.Metrics
-}
-
-func newMeter(t *testing.T) *meter {
-	t.Helper()
-	reader := sdkmetric.NewManualReader()
-	metrics, err := telemetry.NewMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
-	require.NoError(t, err)
-	return &meter{t: t, reader: reader, Metrics: metrics}
-}
-
-// count sums a counter over the points that have the attribute value, or all.
-func (m *meter) count(name, value string) (sum int64) {
-	m.t.Helper()
-	var all metricdata.ResourceMetrics
-	require.NoError(m.t, m.reader.Collect(context.Background(), &all))
-	for _, scope := range all.ScopeMetrics {
-		for _, metric := range scope.Metrics {
-			points, ok := metric.Data.(metricdata.Sum[int64])
-			if metric.Name != name || !ok {
-				continue
-			}
-			for _, point := range points.DataPoints {
-				for _, attribute := range point.Attributes.ToSlice() {
-					if value == attribute.Value.AsString() {
-						sum += point.Value
-					}
-				}
-				if value == "" {
-					sum += point.Value
-				}
-			}
-		}
-	}
-	return sum
 }
 
 // ear collects what a receiver hears.
@@ -120,7 +78,7 @@ func run(t *testing.T, what func(context.Context) error) {
 	})
 }
 
-func listen(t *testing.T, cfg notice.Config, m *meter) *ear {
+func listen(t *testing.T, cfg notice.Config, m *metertest.Meter) *ear {
 	t.Helper()
 	e := &ear{}
 	receiver := notice.NewReceiver(cfg, slog.New(slog.DiscardHandler), m.Metrics, notice.Listener{
@@ -140,14 +98,14 @@ func listen(t *testing.T, cfg notice.Config, m *meter) *ear {
 }
 
 // heardBy waits for the receiver's connection.
-func heardBy(t *testing.T, cfg notice.Config, m *meter) *ear {
+func heardBy(t *testing.T, cfg notice.Config, m *metertest.Meter) *ear {
 	t.Helper()
 	e := listen(t, cfg, m)
 	eventually(t, func() bool { return len(e.states()) > 0 }, "the receiver connects")
 	return e
 }
 
-func sender(t *testing.T, cfg notice.Config, m *meter) *notice.Sender {
+func sender(t *testing.T, cfg notice.Config, m *metertest.Meter) *notice.Sender {
 	t.Helper()
 	s := notice.NewSender(cfg, slog.New(slog.DiscardHandler), m.Metrics)
 	run(t, s.Run)
@@ -199,7 +157,7 @@ func sendUntilHeard(t *testing.T, s *notice.Sender, e *ear, n int) {
 
 func TestNoticesArriveWholeAndInOrderOnEveryShard(t *testing.T) {
 	server := bus(t, natslocal.Options{})
-	m, cfg := newMeter(t), settings(t, server.URL())
+	m, cfg := metertest.New(t), settings(t, server.URL())
 	e := heardBy(t, cfg, m)
 	s := sender(t, cfg, m)
 	sendUntilHeard(t, s, e, 9999)
@@ -224,7 +182,7 @@ func TestNoticesArriveWholeAndInOrderOnEveryShard(t *testing.T) {
 
 func TestLongEnvelopesAreLeftOut(t *testing.T) {
 	server := bus(t, natslocal.Options{})
-	m, cfg := newMeter(t), settings(t, server.URL())
+	m, cfg := metertest.New(t), settings(t, server.URL())
 	at := stored(1, 500)
 	cfg.InlineBytes = envelope.ServerSize(&at.Meta, at.Payload)
 	e := heardBy(t, cfg, m)
@@ -239,7 +197,7 @@ func TestLongEnvelopesAreLeftOut(t *testing.T) {
 
 func TestABusThatTakesOnlyShortMessagesGetsNoEnvelopes(t *testing.T) {
 	server := bus(t, natslocal.Options{MaxPayload: 1000})
-	m, cfg := newMeter(t), settings(t, server.URL())
+	m, cfg := metertest.New(t), settings(t, server.URL())
 	e := heardBy(t, cfg, m)
 	s := sender(t, cfg, m)
 	sendUntilHeard(t, s, e, 9999)
@@ -254,18 +212,18 @@ func TestABusThatTakesOnlyShortMessagesGetsNoEnvelopes(t *testing.T) {
 
 func TestABusThatTakesNoNoticeIsCounted(t *testing.T) {
 	server := bus(t, natslocal.Options{MaxPayload: 20})
-	m, cfg := newMeter(t), settings(t, server.URL())
+	m, cfg := metertest.New(t), settings(t, server.URL())
 	s := sender(t, cfg, m)
 	eventually(t, func() bool {
 		send(t, s, stored(1, 10))
-		return m.count("xmtp_notices_dropped", "too_large") > 0
+		return m.Count("xmtp_notices_dropped", attribute.String("reason", "too_large")) > 0
 	}, "the refusal is counted")
-	require.Zero(t, m.count("xmtp_notices_sent", ""))
+	require.Zero(t, m.Count("xmtp_notices_sent"))
 }
 
 func TestIdentifiersThatDifferInAnyCharacterDoNotMeet(t *testing.T) {
 	server := bus(t, natslocal.Options{})
-	m := newMeter(t)
+	m := metertest.New(t)
 	identifiers := []string{"a", "a.b", "a*", ">", "a=2Eb", "ä", "A", strings.Repeat(".", 256)}
 	ears, senders := map[string]*ear{}, map[string]*notice.Sender{}
 	for _, id := range identifiers {
@@ -287,12 +245,12 @@ func TestIdentifiersThatDifferInAnyCharacterDoNotMeet(t *testing.T) {
 func TestTheBusMayComeLateAndGoAndComeBack(t *testing.T) {
 	server := bus(t, natslocal.Options{})
 	server.Stop()
-	m, cfg := newMeter(t), settings(t, server.URL())
+	m, cfg := metertest.New(t), settings(t, server.URL())
 	e := listen(t, cfg, m)
 	s := sender(t, cfg, m)
 	eventually(t, func() bool {
 		send(t, s, stored(0, 10))
-		return m.count("xmtp_notices_dropped", "disconnected") > 0
+		return m.Count("xmtp_notices_dropped", attribute.String("reason", "disconnected")) > 0
 	}, "a notice is dropped while the bus is away")
 	require.NoError(t, server.Restart())
 	sendUntilHeard(t, s, e, 1)
@@ -305,7 +263,7 @@ func TestTheBusMayComeLateAndGoAndComeBack(t *testing.T) {
 
 func TestAStoppedBusDelaysNoCaller(t *testing.T) {
 	url, process := serverProcess(t)
-	m, cfg := newMeter(t), settings(t, url)
+	m, cfg := metertest.New(t), settings(t, url)
 	cfg.QueueBytes = 1 << 20
 	e := heardBy(t, cfg, m)
 	s := sender(t, cfg, m)
@@ -318,28 +276,28 @@ func TestAStoppedBusDelaysNoCaller(t *testing.T) {
 		send(t, s, stored(3, 60_000), stored(4, 60_000))
 		slowest = max(slowest, time.Since(begun))
 	}
-	require.Less(t, slowest, time.Second, "Send waited for the bus")
-	eventually(t, func() bool { return m.count("xmtp_notices_dropped", "queue_full") > 0 }, "the newest are dropped")
+	require.Less(t, slowest, time.Second, "Queue or Wake waited for the bus")
+	eventually(t, func() bool { return m.Count("xmtp_notices_dropped", attribute.String("reason", "queue_full")) > 0 }, "the newest are dropped")
 	require.NoError(t, process.Signal(syscall.SIGCONT))
 	sendUntilHeard(t, s, e, 5)
 }
 
 func TestAKilledBusDelaysNoCaller(t *testing.T) {
 	url, process := serverProcess(t)
-	m, cfg := newMeter(t), settings(t, url)
+	m, cfg := metertest.New(t), settings(t, url)
 	e := heardBy(t, cfg, m)
 	s := sender(t, cfg, m)
 	sendUntilHeard(t, s, e, 9999)
 	require.NoError(t, process.Kill())
 	eventually(t, func() bool {
 		send(t, s, stored(3, 10))
-		return m.count("xmtp_notices_dropped", "disconnected") > 0
+		return m.Count("xmtp_notices_dropped", attribute.String("reason", "disconnected")) > 0
 	}, "notices are dropped and counted")
 }
 
 func TestWhatIsQueuedAtTheEndIsSent(t *testing.T) {
 	server := bus(t, natslocal.Options{})
-	m, cfg := newMeter(t), settings(t, server.URL())
+	m, cfg := metertest.New(t), settings(t, server.URL())
 	e := heardBy(t, cfg, m)
 	s := notice.NewSender(cfg, slog.New(slog.DiscardHandler), m.Metrics)
 	send(t, s, stored(1, 10), stored(2, 10))
@@ -351,13 +309,13 @@ func TestWhatIsQueuedAtTheEndIsSent(t *testing.T) {
 
 func TestStrangeMessagesAreCountedAndLeftOut(t *testing.T) {
 	server := bus(t, natslocal.Options{})
-	m, cfg := newMeter(t), settings(t, server.URL())
+	m, cfg := metertest.New(t), settings(t, server.URL())
 	e := heardBy(t, cfg, m)
 	conn, err := nats.Connect(server.URL())
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.Publish("xmtp.org=2Eexample=2Etest.notice.7", []byte("no notice")))
 	require.NoError(t, conn.Flush())
-	eventually(t, func() bool { return m.count("xmtp_notices_received", "malformed") == 1 }, "it is counted")
+	eventually(t, func() bool { return m.Count("xmtp_notices_received", attribute.String("outcome", "malformed")) == 1 }, "it is counted")
 	require.Empty(t, e.notices())
 }

@@ -7,15 +7,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
-	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
@@ -362,10 +360,8 @@ func TestOnlyWhatNoNoticeAnnouncesIsCountedAsFoundBySweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &table{}
 		h := newHub(t, db)
-		reader := sdkmetric.NewManualReader()
-		metrics, err := telemetry.NewMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
-		require.NoError(t, err)
-		h.meter = NewMeter(metrics)
+		m := metertest.New(t)
+		h.meter = NewMeter(m.Metrics)
 		w := serve(t, h.Subscribe)
 		w.next()
 		w.update(1, []topic.Topic{group(1), group(2), group(3)})
@@ -374,7 +370,7 @@ func TestOnlyWhatNoNoticeAnnouncesIsCountedAsFoundBySweep(t *testing.T) {
 			h.Raise(rows)
 			h.Tick(time.Now())
 			synctest.Wait()
-			return sumOf(t, reader, "xmtp_sweep_found")
+			return m.Count("xmtp_sweep_found")
 		}
 		row := func(n notice.Notice, envelopes int64) store.SweepRow {
 			return store.SweepRow{Topic: n.Topic, SequenceID: n.SequenceID, Envelopes: envelopes}
@@ -391,23 +387,6 @@ func TestOnlyWhatNoNoticeAnnouncesIsCountedAsFoundBySweep(t *testing.T) {
 		require.EqualValues(t, 4, sweep())
 		w.hangUp(h)
 	})
-}
-
-// sumOf is the value of a counter without labels.
-func sumOf(t *testing.T, reader sdkmetric.Reader, name string) (sum int64) {
-	t.Helper()
-	var all metricdata.ResourceMetrics
-	require.NoError(t, reader.Collect(t.Context(), &all))
-	for _, scope := range all.ScopeMetrics {
-		for _, metric := range scope.Metrics {
-			if points, ok := metric.Data.(metricdata.Sum[int64]); ok && metric.Name == name {
-				for _, point := range points.DataPoints {
-					sum += point.Value
-				}
-			}
-		}
-	}
-	return sum
 }
 
 func TestPingsAreAnsweredUnderFullOutput(t *testing.T) {
