@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/pgbench"
 )
 
 // options of a run.
@@ -58,7 +60,7 @@ func start(ctx context.Context, o options) error {
 type suite struct {
 	options
 	stack   *devStack
-	pgbench *pgbench
+	pgbench *pgbench.Pgbench
 	figures []figure
 	charts  []chart
 	notes   []string

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/xmtp-selfhosted/backend/cmd/bench"
+	"github.com/xmtp-selfhosted/backend/pkg/pgbench"
 )
 
 // warmup precedes every turn.
@@ -82,7 +83,7 @@ func (s *suite) load(ctx context.Context, endpoint string, w bench.Workload, cha
 func none(*bench.Config) {}
 
 func measurePublish(ctx context.Context, s *suite) error {
-	rows := func() (float64, error) { rate, _, err := s.pgbench.run(ctx, 64, s.length); return rate, err }
+	rows := func() (float64, error) { r, err := s.pgbench.Run(ctx, 64, s.length); return r.Rate, err }
 	gateway, publisher := s.stack.endpoints.Gateway, s.stack.endpoints.Publisher
 	var costs []float64
 	throughGateway := func() (float64, error) {
@@ -139,8 +140,8 @@ func perSecond(r *bench.Result) float64 {
 
 func measureSingle(ctx context.Context, s *suite) error {
 	commit := func() (float64, error) {
-		_, latency, err := s.pgbench.run(ctx, 1, s.length)
-		return float64(latency.Microseconds()), err
+		r, err := s.pgbench.Run(ctx, 1, s.length)
+		return float64(r.Latency.Microseconds()), err
 	}
 	for _, part := range []struct{ name, endpoint string }{
 		{"publish with one client, publisher", s.stack.endpoints.Publisher},
@@ -292,7 +293,7 @@ func readUntil(ctx context.Context, url string, names [][]byte, first, page, mos
 func measureFanOut(ctx context.Context, s *suite) error {
 	const streams, connections = 500, 8
 	bare := func() (float64, error) {
-		return bareStreams(ctx, streams, connections, messageBytes+2*overheadBytes, s.length)
+		return bareStreams(ctx, streams, connections, messageBytes+2*pgbench.OverheadBytes, s.length)
 	}
 	for _, part := range []struct{ name, endpoint string }{
 		{"fan-out to 500 streams, streamer", s.stack.endpoints.Streamer},

@@ -14,15 +14,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
+	"github.com/xmtp-selfhosted/backend/pkg/pgbench"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
 	"github.com/xmtp-selfhosted/backend/pkg/proctime"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
@@ -92,14 +91,14 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, child.stop()) }()
-	yardstick, err := newPgbench(dir, url, o)
+	yardstick, err := pgbench.New(pgbench.Options{Dir: dir, URL: url, Least: o.least, Topics: o.topics, MessageBytes: o.size})
 	if err != nil {
 		return err
 	}
 	return takeTurns(ctx, o, filepath.Join(postgres.Dir(), "data"), yardstick, child)
 }
 
-func takeTurns(ctx context.Context, o options, dataDir string, yardstick *pgbench, child *child) error {
+func takeTurns(ctx context.Context, o options, dataDir string, yardstick *pgbench.Pgbench, child *child) error {
 	load, err := newLoad(child.address, o)
 	if err != nil {
 		return err
@@ -109,7 +108,7 @@ func takeTurns(ctx context.Context, o options, dataDir string, yardstick *pgbenc
 	}
 	var ratios, latencies, cpus []float64
 	for round := range o.rounds {
-		base, baseCPU, err := turn(ctx, o, dataDir, child, yardstick.run)
+		base, baseCPU, err := turn(ctx, o, dataDir, child, rowsOf(yardstick))
 		if err != nil {
 			return err
 		}
@@ -126,6 +125,17 @@ func takeTurns(ctx context.Context, o options, dataDir string, yardstick *pgbenc
 	}
 	fmt.Printf("median: ratio %.2f   latency ratio %.2f   publisher CPU %.1f µs/message\n", median(ratios), median(latencies), median(cpus))
 	return nil
+}
+
+// rowsOf is a turn of pgbench.
+func rowsOf(yardstick *pgbench.Pgbench) func(context.Context, int, time.Duration) (result, error) {
+	return func(ctx context.Context, clients int, length time.Duration) (result, error) {
+		r, err := yardstick.Run(ctx, clients, length)
+		if err != nil {
+			return result{}, err
+		}
+		return result{count: r.Count, length: time.Duration(float64(r.Count) / r.Rate * float64(time.Second)), clients: clients}, nil
+	}
 }
 
 // perMessage is CPU time in microseconds for one message.
@@ -194,53 +204,4 @@ func serve(ctx context.Context, profile string) error {
 	}
 	fmt.Println(listener.Addr())
 	return untilParentEnds(ctx, profile, role.Run)
-}
-
-func newPgbench(dir, url string, o options) (*pgbench, error) {
-	binaries, err := pglocal.Find()
-	if err != nil {
-		return nil, err
-	}
-	script, options := yardstick(o.least)
-	file := filepath.Join(dir, "publish.sql")
-	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
-		return nil, err
-	}
-	return &pgbench{
-		program: filepath.Join(binaries.Dir, "pgbench"), script: file, options: options, url: url, topics: o.topics,
-		payload: `\x` + strings.Repeat("5a", o.size+overheadBytes),
-	}, nil
-}
-
-// pgbench is the yardstick.
-type pgbench struct {
-	program, script, options, url, payload string
-	topics                                 int
-}
-
-func (p *pgbench) run(ctx context.Context, clients int, length time.Duration) (result, error) {
-	command := exec.CommandContext(ctx, p.program, "--no-vacuum", "--protocol=prepared", "--file="+p.script,
-		fmt.Sprintf("--client=%d", clients), fmt.Sprintf("--jobs=%d", min(clients, 2)), fmt.Sprintf("--time=%d", int(length.Seconds())),
-		"--define=payload="+p.payload, fmt.Sprintf("--define=topics=%d", p.topics), p.url)
-	command.Env = append(os.Environ(), "PGOPTIONS="+p.options)
-	out, err := command.CombinedOutput()
-	if err != nil {
-		return result{}, fmt.Errorf("pgbench: %w: %.300s", err, out)
-	}
-	var count int
-	var rate float64 // without the time to connect
-	for line := range strings.Lines(string(out)) {
-		if rest, ok := strings.CutPrefix(line, "number of transactions actually processed: "); ok {
-			_, err = fmt.Sscanf(rest, "%d", &count)
-		} else if rest, ok := strings.CutPrefix(line, "tps = "); ok {
-			_, err = fmt.Sscanf(rest, "%f", &rate)
-		}
-		if err != nil {
-			return result{}, fmt.Errorf("read what pgbench says: %w", err)
-		}
-	}
-	if count == 0 || rate == 0 {
-		return result{}, fmt.Errorf("pgbench reported no transactions: %s", out)
-	}
-	return result{count: count, length: time.Duration(float64(count) / rate * float64(time.Second)), clients: clients}, nil
 }
