@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
@@ -244,7 +245,7 @@ func (s *Stack) StartRole(role Role) error {
 
 // listen opens a role's address and makes it known to the gateway.
 func (s *Stack) listen(role Role) (net.Listener, error) {
-	variable, endpoint, fallback := "", (*string)(nil), "127.0.0.1:0"
+	variable, endpoint := "", (*string)(nil)
 	switch role {
 	case Publisher:
 		variable, endpoint = "PUBLISHER", &s.Endpoints.Publisher
@@ -255,15 +256,22 @@ func (s *Stack) listen(role Role) (net.Listener, error) {
 	case Gateway:
 		variable, endpoint = "GATEWAY", &s.Endpoints.Gateway
 	}
-	wanted := s.fill("XMTP_"+variable+"_LISTEN", fallback)
-	listener, err := net.Listen("tcp", wanted)
+	listener, err := listenOn(s.environment["XMTP_"+variable+"_LISTEN"])
 	if err != nil {
-		return nil, fmt.Errorf("the %s cannot listen on %s (XMTP_%s_LISTEN), is something else running there? %w", role, wanted, variable, err)
+		return nil, fmt.Errorf("the %s cannot listen (XMTP_%s_LISTEN), is something else running there? %w", role, variable, err)
 	}
 	*endpoint = listener.Addr().String()
 	s.environment["XMTP_"+variable+"_LISTEN"] = *endpoint
 	s.environment["XMTP_"+variable+"_ENDPOINT"] = *endpoint
 	return listener, nil
+}
+
+// listenOn opens the address, or one on which nobody else listens when the role stops.
+func listenOn(address string) (net.Listener, error) {
+	if address == "" {
+		return freeport.Listen()
+	}
+	return net.Listen("tcp", address)
 }
 
 func (s *Stack) make(role Role, listener net.Listener) (func(context.Context) error, error) {

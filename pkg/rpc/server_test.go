@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
@@ -64,7 +64,7 @@ func serve(t *testing.T, config rpc.Config, methods ...rpc.Method) *running {
 	r.Server = rpc.NewServer(config, rpc.ServerDeps{
 		Metrics: telemetry.Discard(), Logger: slog.New(slog.NewJSONHandler(r.log, nil)), MaxRequestBytes: maxRequestBytes,
 	}, rpc.Service{Name: "test.Service", Methods: methods})
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	r.address = listener.Addr().String()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
 
@@ -89,7 +89,7 @@ func TestTheCatalogueHasEveryInstrumentOnce(t *testing.T) {
 }
 
 func TestACollectorThatIsAwayDelaysNothing(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and answers nothing
+	listener, err := freeport.Listen() // takes connections and answers nothing
 	require.NoError(t, err)
 	defer listener.Close()
 	for _, endpoint := range []string{"http://127.0.0.1:1", "http://" + listener.Addr().String()} {
@@ -138,7 +138,7 @@ func TestWrongValuesAreNamedTogether(t *testing.T) {
 }
 
 func TestAPortInUseIsNamed(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	defer listener.Close()
 	_, err = telemetry.Start(t.Context(), telemetry.Config{MetricsListen: listener.Addr().String()}, "1", telemetry.Options{})

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 )
 
 // secretPath stands for the access key that endpoints have in their URL.
@@ -121,7 +122,7 @@ func requireUnavailable(t *testing.T, err error, text string) {
 // An endpoint that nobody listens at stops nothing at start, and serves as soon
 // as it is there.
 func TestEndpointThatIsDownAtStart(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())

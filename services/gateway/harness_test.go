@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
@@ -79,7 +81,7 @@ func unary[Request, Response any, PRequest interface {
 func (r *fakeRole) start(t testing.TB, address string) {
 	t.Helper()
 	if address == "" {
-		address = "127.0.0.1:0"
+		address = freeAddress(t)
 	}
 	var listener net.Listener
 	require.Eventually(t, func() bool {
@@ -125,6 +127,14 @@ func (r *fakeRole) lastHeaders() metadata.MD {
 	return r.headers
 }
 
+// freeAddress is one on which nobody else listens, before and after whoever the test starts there.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	port, err := freeport.Pick()
+	require.NoError(t, err)
+	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
 // front is a running gateway.
 type front struct {
 	address string
@@ -136,7 +146,7 @@ type front struct {
 func startGateway(t testing.TB, role *fakeRole, environment map[string]string) *front {
 	t.Helper()
 	variables := map[string]string{
-		"XMTP_IDENTIFIER": "org.example.chat", "XMTP_GATEWAY_LISTEN": "127.0.0.1:0",
+		"XMTP_IDENTIFIER": "org.example.chat", "XMTP_GATEWAY_LISTEN": freeAddress(t),
 		"XMTP_PUBLISHER_ENDPOINT": role.address, "XMTP_READER_ENDPOINT": role.address, "XMTP_STREAMER_ENDPOINT": role.address,
 	}
 	for name, value := range environment {

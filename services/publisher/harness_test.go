@@ -3,7 +3,6 @@ package publisher_test
 import (
 	"context"
 	"log/slog"
-	"net"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
@@ -70,7 +70,7 @@ func start(t *testing.T, options ...option) *role {
 // startOn runs a publisher on given servers.
 func startOn(t testing.TB, primary, nats string, options ...option) *role {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	cfg, err := config.LoadFrom[publisher.Config](map[string]string{
 		"XMTP_PRIMARY_URL": primary, "XMTP_NATS_URL": nats, "XMTP_IDENTIFIER": identifier,

@@ -3,7 +3,6 @@ package reader_test
 import (
 	"context"
 	"log/slog"
-	"net"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
@@ -56,7 +56,7 @@ type role struct {
 // start runs a reader for the length of a test.
 func start(t testing.TB, cfg reader.Config) role {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	made, err := reader.New(cfg, reader.Deps{Listener: listener, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: telemetry.Discard()})
 	require.NoError(t, err)

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"log/slog"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
@@ -81,7 +81,7 @@ func startOn(t testing.TB, readURL, writeURL string, bus *natslocal.Server, opti
 
 func (r *role) run(readURL string, options ...option) {
 	t := r.t
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	cfg, err := config.LoadFrom[streamer.Config](map[string]string{
 		"XMTP_PRIMARY_URL": readURL, "XMTP_NATS_URL": r.bus.URL(), "XMTP_IDENTIFIER": identifier,

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 )
 
 // proxy is an address that can be made to lead to another server.
@@ -25,7 +27,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, port int) *proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	p := &proxy{listener: listener, first: port, port: port, conns: map[net.Conn]struct{}{}}
 	p.done.Go(p.accept)

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 )
 
 // Proxy is a running nginx.
@@ -139,10 +141,9 @@ func (p *Proxy) run(t testing.TB, dir string) {
 // freeAddress is one that nothing listens on.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Pick()
 	require.NoError(t, err)
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
 // SelfSigned writes a certificate of 127.0.0.1 and its key.

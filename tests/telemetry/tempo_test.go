@@ -2,7 +2,6 @@ package telemetry_test
 
 import (
 	"context"
-	"net"
 	"sync"
 	"testing"
 
@@ -13,6 +12,8 @@ import (
 	traces "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 )
 
 // tempo takes OTLP over gRPC as Tempo does, and keeps all of it.
@@ -38,7 +39,7 @@ type metricsService struct {
 
 func startTempo(t *testing.T) (*tempo, string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	r := &tempo{metrics: map[string]bool{}}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20)) // the collector may send all that waits at once

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/xmtp-selfhosted/backend/cmd/xmtpctl/doctor"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 )
 
 // in are the findings of an area that are worth a word.
@@ -62,7 +62,7 @@ func TestChainsThatAnswerWrongly(t *testing.T) {
 
 // TestABusThatFallsSilent: it accepts a connection and answers nothing more.
 func TestABusThatFallsSilent(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	done := make(chan struct{})
 	t.Cleanup(func() {
@@ -92,7 +92,7 @@ func TestABusThatFallsSilent(t *testing.T) {
 }
 
 func TestAnEndpointThatIsNotReady(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	server := grpc.NewServer()
 	states := health.NewServer()

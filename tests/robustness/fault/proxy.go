@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 )
 
 // Proxy stands between two parts on TCP and can break the way.
@@ -25,7 +27,7 @@ type Proxy struct {
 
 // StartProxy listens on loopback and forwards to target.
 func StartProxy(target string) (*Proxy, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	if err != nil {
 		return nil, err
 	}
