@@ -276,7 +276,7 @@ func TestAStoppedBusDelaysNoCaller(t *testing.T) {
 		send(t, s, stored(3, 60_000), stored(4, 60_000))
 		slowest = max(slowest, time.Since(begun))
 	}
-	require.Less(t, slowest, time.Second, "Queue or Wake waited for the bus")
+	require.Less(t, slowest, within, "Queue or Wake waited for the bus")
 	eventually(t, func() bool { return m.Count("xmtp_notices_dropped", attribute.String("reason", "queue_full")) > 0 }, "the newest are dropped")
 	require.NoError(t, process.Signal(syscall.SIGCONT))
 	sendUntilHeard(t, s, e, 5)

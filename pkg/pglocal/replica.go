@@ -126,19 +126,28 @@ func (s *Server) copyAgain(ctx context.Context) error {
 	})
 }
 
-// follows waits until the replica receives from the primary and reports whether it does.
+// follows waits until the replica receives from the primary and reports whether it does. The replica's own word for it
+// is no proof: its receiver says "streaming" before the primary has looked whether it still has what is asked for.
 func (s *Server) follows(ctx context.Context) bool {
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	replica, err := pgx.Connect(ctx, s.URL("postgres"))
 	if err != nil {
 		return false
 	}
-	defer func() { _ = conn.Close(ctx) }()
-	streaming := false
+	defer func() { _ = replica.Close(ctx) }()
+	primary, err := pgx.Connect(ctx, s.primary.URL("postgres"))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = primary.Close(ctx) }()
+	var received, hasAll bool
 	poll(ctx.Done(), followWithin, func() bool {
-		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')`).Scan(&streaming)
-		return err != nil || streaming || strings.Contains(s.logSince(s.current()), walGone)
+		err := errors.Join(
+			replica.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE written_lsn > receive_start_lsn)`).Scan(&received),
+			primary.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication JOIN pg_replication_slots ON active_pid = pid
+				WHERE slot_name = $1 AND state = 'streaming')`, s.slotName()).Scan(&hasAll))
+		return err != nil || received || hasAll || strings.Contains(s.logSince(s.current()), walGone)
 	})
-	return streaming
+	return received || hasAll
 }
 
 // walGone is in the log of a replica that was away for too long, when it asks for what the primary has removed.
