@@ -164,17 +164,15 @@ func (g *Group) Judge(locked store.Locked) (store.Writes, []notice.Stored, error
 		if r.Err != nil {
 			continue
 		}
-		metas, err := b.assign(r, places)
-		if err == nil {
-			err = r.CheckResponse(metas, g.rules.Limits)
-		}
-		if fault.Of(err) != nil && fault.KindOf(err) == fault.Broken {
+		metas, used, err := b.assign(r, places)
+		if err != nil {
 			return store.Writes{}, nil, err
 		}
-		if r.Err = err; err == nil {
-			r.Metas, r.Stored = metas, 0
-			b.accept(r, places, metas)
+		if r.Err = r.CheckResponse(metas, g.rules.Limits); r.Err != nil {
+			continue
 		}
+		r.Metas, r.Stored, b.used = metas, 0, used
+		b.accept(r, places, metas)
 	}
 	b.writes.Heads = make([]topic.SequenceID, len(b.heads))
 	for i, head := range b.heads {
@@ -209,9 +207,11 @@ func (b *bench) refusal(r *request.Request, places []place) error {
 	return nil
 }
 
-// assign gives each envelope of a request its metadata, without storing yet.
-func (b *bench) assign(r *request.Request, places []place) ([]envelope.Meta, error) {
-	metas := make([]envelope.Meta, len(r.Envelopes))
+// assign gives each envelope of a request its metadata, without storing yet, and
+// returns how many ids are used up if they are stored. Its error is about the
+// group as a whole.
+func (b *bench) assign(r *request.Request, places []place) (metas []envelope.Meta, used int, err error) {
+	metas, used = make([]envelope.Meta, len(r.Envelopes)), b.used
 	for i := range r.Envelopes {
 		e := &r.Envelopes[i]
 		if known := b.known[places[i].key]; known != nil {
@@ -220,22 +220,22 @@ func (b *bench) assign(r *request.Request, places []place) ([]envelope.Meta, err
 		}
 		expiry, err := b.rules.expiry(e, b.locked.ServerNS)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		metas[i] = envelope.Meta{
 			Topic:              e.Topic,
-			SequenceID:         b.locked.IDs[b.used],
+			SequenceID:         b.locked.IDs[used],
 			ServerNS:           b.locked.ServerNS,
 			ExpiryNS:           expiry,
 			MessageHash:        e.Hash,
 			IsCommitOrProposal: e.IsCommitOrProposal,
 		}
-		b.used++
+		used++
 		if metas[i].SequenceID <= b.heads[places[i].topic] {
-			return nil, fault.Errorf(fault.Broken, "the sequence gave an id that is not above the head of its topic")
+			return nil, 0, fault.Errorf(fault.Broken, "the sequence gave an id that is not above the head of its topic")
 		}
 	}
-	return metas, nil
+	return metas, used, nil
 }
 
 // accept puts a request's new envelopes among what is written.
@@ -251,7 +251,7 @@ func (b *bench) accept(r *request.Request, places []place, metas []envelope.Meta
 		b.writes.Rows = append(b.writes.Rows, store.Row{Meta: *meta, Payload: e.Canonical})
 		b.notices = append(b.notices, notice.Stored{
 			Meta:     *meta,
-			Payload:  e.Canonical,
+			Payload:  r.Lasting(e.Canonical),
 			Previous: b.heads[at.topic],
 			Lineage:  notice.Lineage(b.locked.Lineage),
 			Trace:    r.Trace,

@@ -224,3 +224,25 @@ func TestAGroupThatMayBeRefusedIsNotDrafted(t *testing.T) {
 	require.NotNil(t, draftsOf(rules, large(1<<19), large(1<<19)))
 	require.Nil(t, draftsOf(rules, large(1<<19), large(1<<19+1)), "much would be written in vain")
 }
+
+// The ids of a request whose response would be too long are there for the next
+// one: three copies of one request have one id between them.
+func TestARequestWithTooLongAResponseTakesNoIds(t *testing.T) {
+	kit := testkit.New(10)
+	message := kit.GroupMessage(kit.Group(), 1)
+	long := func() *request.Request { return parse(t, message, message, message) }
+	first, second, third, short := long(), long(), long(), parse(t, message)
+	narrow := rules
+	narrow.Limits.MaxResponseBytes = 200 // one entry has about 90
+	g := judge.NewGroup(narrow, []*request.Request{first, second, third, short})
+	require.Len(t, g.Batch().Keys, 1)
+	writes, notices, err := g.Judge(locked(g.Batch()))
+	require.NoError(t, err)
+	for _, r := range []*request.Request{first, second, third} {
+		require.Equal(t, fault.TooLong, fault.KindOf(r.Err))
+	}
+	require.NoError(t, short.Err)
+	require.Equal(t, []int64{101}, ids(short))
+	require.Len(t, writes.Rows, 1)
+	require.Len(t, notices, 1)
+}

@@ -3,6 +3,7 @@
 package request
 
 import (
+	"bytes"
 	"math"
 	"slices"
 	"strings"
@@ -47,6 +48,8 @@ type Request struct {
 	Topics []topic.Topic
 	// Bytes is the sum of the canonical lengths of the distinct envelopes.
 	Bytes int
+	// Wire is the length of the request as it came. Payloads alias it.
+	Wire int
 	// Identity says that identity updates are among the envelopes.
 	Identity bool
 	// Trace goes into the notices.
@@ -69,52 +72,75 @@ type Request struct {
 // those before it, and failed says which and why: it will be refused, yet an
 // earlier envelope may be the one to name.
 func Parse(wire []byte, limits limit.Config) (parsed *Request, failed *fault.Error, err error) {
-	raw, err := split(wire)
+	n, err := count(wire)
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &Request{Envelopes: make([]Envelope, 0, len(raw))}
-	seen := newIndex(len(raw))
-	inboxes := map[topic.Topic]struct{}{}
-	encoded := 0
-	for i, one := range raw {
-		parsed, err := payload.Parse(one, int(limits.MaxEnvelopeBytes))
-		if err != nil {
-			failed = fault.Of(err).At(i)
-			break
-		}
-		encoded += 1 + protowire.SizeBytes(len(parsed.Canonical))
-		if at, ok := seen.find(parsed); ok {
-			r.repeat(i, at)
-			continue
-		}
-		if parsed.Topic.Kind() == topic.IdentityUpdate {
-			if _, ok := inboxes[parsed.Topic]; ok {
-				failed = fault.Invalidf(fault.InvalidIdentityUpdate,
-					"the request has two different identity updates for one inbox, expected at most one").At(i)
-				break
-			}
-			inboxes[parsed.Topic] = struct{}{}
-			r.Identity = true
-		}
-		if r.places != nil {
-			r.places = append(r.places, int32(len(r.Envelopes)))
-		}
-		seen.add(parsed, len(r.Envelopes))
-		r.Envelopes = append(r.Envelopes, Envelope{Payload: parsed, Index: i})
-		r.Bytes += len(parsed.Canonical)
-	}
+	r := &Request{Envelopes: make([]Envelope, 0, min(n, maxPrepared)), Wire: len(wire)}
+	p := parser{Request: r, limits: limits, seen: newIndex(n)}
+	_ = walk(wire, func(one []byte) bool { // it was walked to its end above
+		failed = p.add(one)
+		p.index++
+		return failed == nil
+	})
 	r.collectTopics()
 	if failed != nil {
 		return r, failed, nil
 	}
-	return r, nil, r.check(encoded, limits)
+	return r, nil, r.check(p.encoded, limits)
+}
+
+// maxPrepared bounds what is made ready for envelopes that may turn out to be
+// none: 25 MiB have room for thirteen million empty ones.
+const maxPrepared = 1024
+
+// parser takes the envelopes of a request one by one.
+type parser struct {
+	*Request
+	limits  limit.Config
+	seen    index
+	inboxes map[topic.Topic]struct{}
+	// index is the place of the next envelope.
+	index int
+	// encoded is the canonical length of the request so far.
+	encoded int
+}
+
+// add takes the next envelope in, or says why the request cannot be stored.
+func (p *parser) add(one []byte) *fault.Error {
+	parsed, err := payload.Parse(one, int(p.limits.MaxEnvelopeBytes))
+	if err != nil {
+		return fault.Of(err).At(p.index)
+	}
+	p.encoded += 1 + protowire.SizeBytes(len(parsed.Canonical))
+	if at, ok := p.seen.find(parsed); ok {
+		p.repeat(p.index, at)
+		return nil
+	}
+	if parsed.Topic.Kind() == topic.IdentityUpdate {
+		if _, ok := p.inboxes[parsed.Topic]; ok {
+			return fault.Invalidf(fault.InvalidIdentityUpdate,
+				"the request has two different identity updates for one inbox, expected at most one").At(p.index)
+		}
+		if p.inboxes == nil {
+			p.inboxes = map[topic.Topic]struct{}{}
+		}
+		p.inboxes[parsed.Topic] = struct{}{}
+		p.Identity = true
+	}
+	if p.places != nil {
+		p.places = append(p.places, int32(len(p.Envelopes)))
+	}
+	p.seen.add(parsed, len(p.Envelopes))
+	p.Envelopes = append(p.Envelopes, Envelope{Payload: parsed, Index: p.index})
+	p.Bytes += len(parsed.Canonical)
+	return nil
 }
 
 // repeat notes that place i holds the same envelope as an earlier one.
 func (r *Request) repeat(i, at int) {
 	if r.places == nil {
-		r.places = make([]int32, i, cap(r.Envelopes))
+		r.places = make([]int32, i)
 		for j := range r.places {
 			r.places[j] = int32(j)
 		}
@@ -144,10 +170,11 @@ func (r *Request) check(encoded int, limits limit.Config) error {
 		return fault.Invalidf(fault.TooLarge, "the request has %d bytes in its canonical encoding, expected at most %d", encoded, limits.MaxRequestBytes)
 	}
 	// What each entry of the response has at least. The exact size is known only
-	// with the sequence ids; see ResponseSize.
+	// with the sequence ids; see CheckResponse.
 	least := 0
-	for i := range r.Envelopes {
-		meta := envelope.Meta{Topic: r.Envelopes[i].Topic, SequenceID: 1, IsCommitOrProposal: r.Envelopes[i].IsCommitOrProposal}
+	for i := range r.Count() {
+		e := &r.Envelopes[r.distinct(i)]
+		meta := envelope.Meta{Topic: e.Topic, SequenceID: 1, IsCommitOrProposal: e.IsCommitOrProposal}
 		least += 1 + protowire.SizeBytes(meta.Size())
 	}
 	return checkResponse(least, limits)
@@ -189,12 +216,21 @@ func (r *Request) Count() int {
 	return len(r.Envelopes)
 }
 
-// metaAt is the metadata of the envelope at a place of the request.
-func metaAt(r *Request, metas []envelope.Meta, i int) *envelope.Meta {
-	if r.places != nil {
-		i = int(r.places[i])
+// Lasting is a payload for who keeps it when the request has been answered. One
+// that would keep alive a request of several times its length is copied.
+func (r *Request) Lasting(canonical []byte) []byte {
+	if r.Wire <= 4*len(canonical)+1024 {
+		return canonical
 	}
-	return &metas[i]
+	return bytes.Clone(canonical)
+}
+
+// distinct is where Envelopes has the envelope at a place of the request.
+func (r *Request) distinct(i int) int {
+	if r.places != nil {
+		return int(r.places[i])
+	}
+	return i
 }
 
 // FitsAnyResponse says that the response is short enough whatever its numbers are.
@@ -215,7 +251,7 @@ func (r *Request) CheckResponse(metas []envelope.Meta, limits limit.Config) erro
 func (r *Request) responseSize(metas []envelope.Meta) int {
 	size := 0
 	for i := range r.Count() {
-		size += 1 + protowire.SizeBytes(metaAt(r, metas, i).Size())
+		size += 1 + protowire.SizeBytes(metas[r.distinct(i)].Size())
 	}
 	return size
 }
@@ -226,7 +262,7 @@ func (r *Request) Response() []byte {
 	const envelopeMetas = 1
 	encoded := make([]byte, 0, r.responseSize(r.Metas))
 	for i := range r.Count() {
-		encoded = envelope.AppendMetaField(encoded, envelopeMetas, metaAt(r, r.Metas, i))
+		encoded = envelope.AppendMetaField(encoded, envelopeMetas, &r.Metas[r.distinct(i)])
 	}
 	return encoded
 }
@@ -238,7 +274,7 @@ func newIndex(n int) index {
 	if n < 2 {
 		return nil
 	}
-	return make(index, n)
+	return make(index, min(n, maxPrepared))
 }
 
 func keyOf(p *payload.Payload) store.Key { return store.Key{Topic: p.Topic, Hash: p.Hash} }

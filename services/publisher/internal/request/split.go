@@ -12,22 +12,22 @@ const envelopesField = 1
 // Count is the number of envelopes of an encoded PublishRequest, as far as it
 // can be split.
 func Count(wire []byte) int {
-	n := 0
-	_ = walk(wire, func([]byte) { n++ })
+	n, _ := count(wire)
 	return n
 }
 
-// split returns the encoded envelopes of an encoded PublishRequest, which they
-// alias. Unknown fields are skipped.
-func split(wire []byte) ([][]byte, error) {
-	raw := make([][]byte, 0, Count(wire))
-	if err := walk(wire, func(one []byte) { raw = append(raw, one) }); err != nil {
-		return nil, err
-	}
-	return raw, nil
+// count fails if the request cannot be split to its end.
+func count(wire []byte) (n int, err error) {
+	err = walk(wire, func([]byte) bool {
+		n++
+		return true
+	})
+	return n, err
 }
 
-func walk(wire []byte, visit func([]byte)) error {
+// walk visits the encoded envelopes of an encoded PublishRequest, which they
+// alias, until visit returns false. Unknown fields are skipped.
+func walk(wire []byte, visit func([]byte) bool) error {
 	for len(wire) > 0 {
 		number, kind, n := protowire.ConsumeTag(wire)
 		if n < 0 {
@@ -36,8 +36,8 @@ func walk(wire []byte, visit func([]byte)) error {
 		wire = wire[n:]
 		if number == envelopesField && kind == protowire.BytesType {
 			var one []byte
-			if one, n = protowire.ConsumeBytes(wire); n >= 0 {
-				visit(one)
+			if one, n = protowire.ConsumeBytes(wire); n >= 0 && !visit(one) {
+				return nil
 			}
 		} else {
 			n = protowire.ConsumeFieldValue(number, kind, wire)
