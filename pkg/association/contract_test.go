@@ -282,6 +282,8 @@ func TestVerifyEndsWithItsContext(t *testing.T) {
 	require.NoError(t, err)
 	_, err = local.Verify(ctx, nil)
 	require.Equal(t, fault.Cancelled, fault.KindOf(err))
-	_, err = association.ReplayContext(ctx, registered())
+	_, err = association.ReplayEach(ctx, func(yield func(*associations.IdentityUpdate, error) bool) { yield(registered()[0], nil) })
 	require.Equal(t, fault.Cancelled, fault.KindOf(err))
+	_, err = association.ReplayEach(t.Context(), func(yield func(*associations.IdentityUpdate, error) bool) { yield(nil, errors.New("cut off")) })
+	require.Equal(t, fault.Broken, fault.KindOf(err))
 }

@@ -2,6 +2,7 @@ package association
 
 import (
 	"context"
+	"iter"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
@@ -14,15 +15,28 @@ import (
 // again and no chain is asked; only the signers of ECDSA signatures are
 // recovered anew. History that does not apply is Broken.
 func Replay(history []*associations.IdentityUpdate) (*State, error) {
-	return ReplayContext(context.Background(), history)
+	return ReplayEach(context.Background(), func(yield func(*associations.IdentityUpdate, error) bool) {
+		for _, update := range history {
+			if !yield(update, nil) {
+				return
+			}
+		}
+	})
 }
 
-// ReplayContext is Replay that stops with Cancelled or Late once ctx is done.
-func ReplayContext(ctx context.Context, history []*associations.IdentityUpdate) (*State, error) {
+// ReplayEach is Replay of updates that are read one after the other, as each may be
+// long. It stops with Cancelled or Late once ctx is done; an update that cannot be
+// read is Broken like one that does not apply.
+func ReplayEach(ctx context.Context, history iter.Seq2[*associations.IdentityUpdate, error]) (*State, error) {
 	state := &State{}
 	state.init()
-	for i, wire := range history {
-		verified, err := trust(ctx, wire)
+	i := 0
+	for wire, err := range history {
+		i++
+		var verified Verified
+		if err == nil {
+			verified, err = trust(ctx, wire)
+		}
 		if err == nil {
 			err = state.apply(verified)
 		}
@@ -30,7 +44,7 @@ func ReplayContext(ctx context.Context, history []*associations.IdentityUpdate) 
 			return nil, fault.Of(ctx.Err())
 		}
 		if err != nil {
-			return nil, fault.Wrap(fault.Broken, err, "stored update %d of %d of an inbox does not apply", i+1, len(history))
+			return nil, fault.Wrap(fault.Broken, err, "stored update %d of an inbox does not apply", i)
 		}
 	}
 	return state, nil

@@ -18,22 +18,35 @@ var historySQL string
 type HistoryEntry struct {
 	SequenceID topic.SequenceID
 	Hash       envelope.MessageHash
-	Payload    []byte
+	// Bytes is the length of the payload.
+	Bytes int
+	// Payload is nil in an outline.
+	Payload []byte
 }
 
 // History returns the whole log of an identity topic from one snapshot: the last
 // sequence id is its version (API-051).
 func (p *Publisher) History(ctx context.Context, inbox topic.Topic) ([]HistoryEntry, error) {
+	return p.history(ctx, inbox, true)
+}
+
+// HistoryOutline is History without the payloads, which may be long.
+func (p *Publisher) HistoryOutline(ctx context.Context, inbox topic.Topic) ([]HistoryEntry, error) {
+	return p.history(ctx, inbox, false)
+}
+
+func (p *Publisher) history(ctx context.Context, inbox topic.Topic, payloads bool) ([]HistoryEntry, error) {
 	var entries []HistoryEntry
 	err := p.pool.with(ctx, "read the history of an inbox", func(conn *pgxpool.Conn) error {
-		rows, err := conn.Query(ctx, historySQL, []byte(inbox))
+		rows, err := conn.Query(ctx, historySQL, []byte(inbox), payloads)
 		if err != nil {
 			return err
 		}
-		var id topic.SequenceID
-		var hash, payload []byte
-		_, err = pgx.ForEachRow(rows, []any{&id, &hash, &payload}, func() error {
-			entries = append(entries, HistoryEntry{SequenceID: id, Hash: envelope.MessageHash(hash), Payload: payload})
+		var e HistoryEntry
+		var hash []byte
+		_, err = pgx.ForEachRow(rows, []any{&e.SequenceID, &hash, &e.Bytes, &e.Payload}, func() error {
+			e.Hash = envelope.MessageHash(hash)
+			entries = append(entries, e)
 			return nil
 		})
 		return err

@@ -1,6 +1,7 @@
 package publisher_test
 
 import (
+	"context"
 	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
@@ -8,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/xmtp-selfhosted/backend/pkg/association/associationtest"
+	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
@@ -138,13 +141,71 @@ func TestAFailingChainIsUnavailable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			update := testkit.New(43).Client().Registration(time.Now()).GetIdentityUpdate()
-			update.GetActions()[0].GetCreateInbox().InitialIdentifierSignature = &associations.Signature{
-				Signature: &associations.Signature_Erc_6492{Erc_6492: &associations.SmartContractWalletSignature{
-					AccountId: account, BlockNumber: 1, Signature: make([]byte, 65),
-				}}}
+			update.GetActions()[0].GetCreateInbox().InitialIdentifierSignature = contractSignature(account)
 			_, err := r.try(testkit.Identity(update))
 			requireRefused(t, err, codes.Unavailable, unspecified, 0)
 		})
 	}
 	require.Zero(t, r.rows())
+}
+
+// Wallets on a chain that does not answer hold up nobody else's updates.
+func TestASlowChainHoldsNobodyUp(t *testing.T) {
+	asked, goOn := make(chan struct{}, 100), make(chan struct{})
+	chain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-goOn:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(chain.Close)
+	t.Cleanup(func() { close(goOn) })
+	r := start(t, func(c *publisher.Config, _ *publisher.Deps) {
+		require.NoError(t, c.Wallet.Chains.UnmarshalText([]byte("eip155:1="+chain.URL)))
+		c.Wallet.Timeout = time.Minute
+	})
+	kit := testkit.New(44)
+	const slow = 8
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for range slow {
+		update := ofContract(kit.Client().Registration(time.Now()))
+		callers.Go(func() {
+			_, err := r.client.Publish(ctx, &backendv1.PublishRequest{Envelopes: []*backendv1.ClientEnvelope{update}})
+			assert.Error(t, err)
+		})
+	}
+	for range slow {
+		receive(t, asked, "a question to the chain")
+	}
+	client := kit.Client()
+	r.publish(client.Registration(time.Now()))
+	update, _ := client.AddInstallation(time.Now())
+	r.publish(update) // with a history to replay
+	cancel()
+	callers.Wait()
+}
+
+// ofContract gives a registration a signature that only a chain can verify.
+func ofContract(registration *backendv1.ClientEnvelope) *backendv1.ClientEnvelope {
+	update := registration.GetIdentityUpdate()
+	update.GetActions()[0].GetCreateInbox().InitialIdentifierSignature = contractSignature("eip155:1:0x00000000000000000000000000000000000000aa")
+	return testkit.Identity(update)
+}
+
+func contractSignature(account string) *associations.Signature {
+	return &associations.Signature{Signature: &associations.Signature_Erc_6492{Erc_6492: &associations.SmartContractWalletSignature{
+		AccountId: account, BlockNumber: 1, Signature: make([]byte, 65),
+	}}}
+}
+
+func TestContractSignaturesOfAnUpdateAreLimited(t *testing.T) {
+	safe := associationtest.NewContractWallet("safe", "eip155:1", 7)
+	update := testkit.Identity(associationtest.Register(safe, 0, associationtest.NewInstallation("phone"), 1)) // signed by the contract twice
+	for most, want := range map[uint32]codes.Code{1: codes.InvalidArgument, 2: codes.Unavailable} {            // there is no chain to ask
+		r := start(t, withLimits(func(l *limit.Config) { l.MaxSCWSignatures = most }))
+		_, err := r.try(update)
+		require.Equal(t, want, status.Code(err), "at most %d: %v", most, err)
+	}
 }

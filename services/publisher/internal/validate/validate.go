@@ -8,6 +8,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/xmtp-selfhosted/backend/pkg/association"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
@@ -19,13 +21,14 @@ import (
 	"github.com/xmtp-selfhosted/backend/services/publisher/internal/request"
 )
 
-// maxHistories is how many histories are in memory at a time. One can have as
-// many bytes as an inbox can hold entries of the maximum size.
-const maxHistories = 4
+// maxHistoryBytes bounds the histories that are in memory at a time: as many bytes as
+// one inbox can hold in 256 entries of 1 MiB. Most have some thousand.
+const maxHistoryBytes = 256 << 20
 
 // Histories gives the whole log of an inbox from one snapshot.
 type Histories interface {
 	History(ctx context.Context, inbox topic.Topic) ([]store.HistoryEntry, error)
+	HistoryOutline(ctx context.Context, inbox topic.Topic) ([]store.HistoryEntry, error)
 }
 
 // Validator validates requests. It may be used concurrently.
@@ -34,14 +37,14 @@ type Validator struct {
 	contracts association.ContractVerifier
 	clock     func() time.Time
 	limits    limit.Config
-	slots     chan struct{}
+	memory    *semaphore.Weighted
 }
 
 // New returns a validator. The clock is for the lifetime of key packages.
 func New(histories Histories, contracts association.ContractVerifier, clock func() time.Time, limits limit.Config) *Validator {
 	return &Validator{
 		histories: histories, contracts: contracts, clock: clock, limits: limits,
-		slots: make(chan struct{}, maxHistories),
+		memory: semaphore.NewWeighted(maxHistoryBytes),
 	}
 }
 
@@ -64,21 +67,19 @@ func (v *Validator) Validate(ctx context.Context, r *request.Request) error {
 }
 
 func (v *Validator) update(ctx context.Context, e *request.Envelope) error {
-	select {
-	case v.slots <- struct{}{}:
-		defer func() { <-v.slots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	history, err := v.histories.History(ctx, e.Topic)
-	if err != nil || isStored(history, e.Hash) {
+	outline, err := v.histories.HistoryOutline(ctx, e.Topic)
+	if err != nil || isStored(outline, e.Hash) {
 		return err
 	}
-	e.Update = &request.Update{}
-	if len(history) > 0 {
-		e.Update.Version = history[len(history)-1].SequenceID
+	e.Update = &request.Update{Version: versionOf(outline)}
+	return hold(e, v.apply(ctx, e, outline))
+}
+
+func versionOf(history []store.HistoryEntry) topic.SequenceID {
+	if len(history) == 0 {
+		return 0
 	}
-	return hold(e, v.apply(ctx, e, history))
+	return history[len(history)-1].SequenceID
 }
 
 // hold keeps a verdict for the judge. Failures of our own are returned.
@@ -106,11 +107,11 @@ func isStored(history []store.HistoryEntry, hash envelope.MessageHash) bool {
 }
 
 // apply validates an update against the history of its inbox (API-043, API-044,
-// API-148) and finds what it changes.
-func (v *Validator) apply(ctx context.Context, e *request.Envelope, history []store.HistoryEntry) error {
-	if len(history) >= int(v.limits.MaxIdentityEntries) {
-		return fault.Invalidf(fault.InvalidIdentityUpdate,
-			"the inbox already has %d identity updates, expected fewer than %d", len(history), v.limits.MaxIdentityEntries)
+// API-148) and finds what it changes. The history is read only once the chains have
+// answered: while they are slow, no memory is taken that others wait for.
+func (v *Validator) apply(ctx context.Context, e *request.Envelope, outline []store.HistoryEntry) error {
+	if err := v.checkRoom(outline); err != nil {
+		return err
 	}
 	update, err := e.IdentityUpdate()
 	if err != nil {
@@ -124,7 +125,7 @@ func (v *Validator) apply(ctx context.Context, e *request.Envelope, history []st
 	if err != nil {
 		return err
 	}
-	before, err := replay(ctx, history)
+	before, err := v.replay(ctx, e, outline)
 	if err != nil {
 		return err
 	}
@@ -137,19 +138,47 @@ func (v *Validator) apply(ctx context.Context, e *request.Envelope, history []st
 	return nil
 }
 
-// replay returns the state of an inbox. A stored history that does not apply is
-// our fault, not the client's.
-func replay(ctx context.Context, history []store.HistoryEntry) (*association.State, error) {
-	updates := make([]*associations.IdentityUpdate, len(history))
-	for i := range history {
-		update, err := payload.DecodeIdentityUpdate(history[i].Payload)
-		if err != nil {
-			return nil, err
-		}
-		updates[i] = update
-		history[i].Payload = nil
+// checkRoom holds the cap on the updates of an inbox (API-148).
+func (v *Validator) checkRoom(history []store.HistoryEntry) error {
+	if len(history) < int(v.limits.MaxIdentityEntries) {
+		return nil
 	}
-	return association.ReplayContext(ctx, updates)
+	return fault.Invalidf(fault.InvalidIdentityUpdate,
+		"the inbox already has %d identity updates, expected fewer than %d", len(history), v.limits.MaxIdentityEntries)
+}
+
+// replay returns the state of an inbox and sets the version that it is the state of.
+// A stored history that does not apply is our fault, not the client's.
+func (v *Validator) replay(ctx context.Context, e *request.Envelope, outline []store.HistoryEntry) (*association.State, error) {
+	if len(outline) == 0 {
+		return association.Replay(nil)
+	}
+	bytes := int64(0)
+	for i := range outline {
+		bytes += int64(outline[i].Bytes)
+	}
+	bytes = min(bytes, maxHistoryBytes)
+	if err := v.memory.Acquire(ctx, bytes); err != nil {
+		return nil, err
+	}
+	defer v.memory.Release(bytes)
+	history, err := v.histories.History(ctx, e.Topic)
+	if err != nil {
+		return nil, err
+	}
+	e.Update.Version = versionOf(history)
+	if err := v.checkRoom(history); err != nil { // it may have grown
+		return nil, err
+	}
+	return association.ReplayEach(ctx, func(yield func(*associations.IdentityUpdate, error) bool) {
+		for i := range history {
+			update, err := payload.DecodeIdentityUpdate(history[i].Payload)
+			history[i].Payload = nil
+			if !yield(update, err) {
+				return
+			}
+		}
+	})
 }
 
 func lookups(inbox topic.Topic, identifiers []association.Identifier) []store.Association {
