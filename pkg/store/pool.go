@@ -29,7 +29,7 @@ type PoolConfig struct {
 	ConnectTimeout time.Duration `env:"DB_CONNECT_TIMEOUT" envDefault:"3s"`
 	// AcquireTimeout bounds the wait for a free connection; past it the call is
 	// Unavailable.
-	AcquireTimeout time.Duration `env:"DB_ACQUIRE_TIMEOUT" envDefault:"3s"`
+	AcquireTimeout time.Duration `env:"DB_ACQUIRE_TIMEOUT" envDefault:"2s"`
 	// StatementTimeout is the server's own bound on one statement.
 	StatementTimeout time.Duration `env:"DB_STATEMENT_TIMEOUT" envDefault:"10s"`
 }
@@ -125,8 +125,8 @@ func (p *Pool) onConnection(ctx context.Context, doing string, do func(*pgxpool.
 	conn, err := p.pool.Acquire(waiting)
 	cancel()
 	if err != nil {
-		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-			return fault.Wrap(fault.Unavailable, err, "no database connection became free within %v", p.acquire)
+		if errors.Is(err, context.DeadlineExceeded) { // the time of this wait or of the whole call
+			return fault.Wrap(fault.Unavailable, err, "no database connection became free in time, within %v at most", p.acquire)
 		}
 		return classify(err, doing)
 	}
@@ -136,7 +136,6 @@ func (p *Pool) onConnection(ctx context.Context, doing string, do func(*pgxpool.
 
 // SQLSTATEs that have a meaning here; see the PostgreSQL manual, appendix A.
 const (
-	sqlUniqueViolation      = "23505"
 	sqlUndefinedTable       = "42P01"
 	sqlQueryCanceled        = "57014"
 	sqlLockNotAvailable     = "55P03"

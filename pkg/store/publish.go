@@ -58,8 +58,8 @@ var (
 	revokeStatement       = statement{"publish_revoke", publishRevokeSQL}
 )
 
-// groupLockTimeout is how long a transaction that several requests share waits
-// for one lock. Past it the requests run alone, so that one held topic delays
+// groupLockTimeout is how long a transaction waits for one lock the first time.
+// Past it the requests run again beside the others, so that one held topic delays
 // its neighbours no longer.
 const groupLockTimeout = 250 * time.Millisecond
 
@@ -130,8 +130,8 @@ type Batch struct {
 	// Drafts, if there are any, are what to store for each key unless it is stored:
 	// nothing else that the transaction may find matters.
 	Drafts []Draft
-	// LockTimeout bounds the wait for one lock; 0 is the short bound of a
-	// transaction that requests share.
+	// LockTimeout bounds the wait for one lock; 0 is the short bound of a first
+	// attempt.
 	LockTimeout time.Duration
 	// StatementTimeout bounds one statement; 0 is the configured bound.
 	StatementTimeout time.Duration

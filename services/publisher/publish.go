@@ -23,8 +23,9 @@ const (
 	// groupTimeout leaves a request whose shared transaction took too long the
 	// time for one alone.
 	groupTimeout = 2500 * time.Millisecond
-	// aloneLockTimeout is how long a request that runs alone waits for one lock.
-	aloneLockTimeout = 3 * time.Second
+	// againLockTimeout is how long a request that failed once waits for one lock. The
+	// first time it takes a place that others need.
+	againLockTimeout = 3 * time.Second
 )
 
 // limitOf is the time limit of a request.
@@ -128,14 +129,14 @@ func (p *Publisher) lowestFailure(ctx context.Context, r *request.Request, faile
 }
 
 // commit runs the transaction of a group.
-func (p *Publisher) commit(ctx context.Context, requests []*request.Request, alone bool) error {
+func (p *Publisher) commit(ctx context.Context, requests []*request.Request, again bool) error {
 	group := judge.NewGroup(p.rules, requests)
 	batch := group.Batch()
-	if alone {
-		batch.LockTimeout = aloneLockTimeout
-		if limit := limitOf(len(batch.Keys)); limit > p.cfg.Pool.StatementTimeout {
-			batch.StatementTimeout = limit
-		}
+	if again {
+		batch.LockTimeout = againLockTimeout
+	}
+	if limit := limitOf(len(batch.Keys)); len(requests) == 1 && limit > p.cfg.Pool.StatementTimeout {
+		batch.StatementTimeout = limit
 	}
 	ctx, end := p.traceGroup(ctx, requests)
 	begun := time.Now()
@@ -148,7 +149,7 @@ func (p *Publisher) commit(ctx context.Context, requests []*request.Request, alo
 	p.deps.Metrics.PublishGroupSize.Record(ctx, int64(len(requests)))
 	p.deps.Metrics.PublishCommit.Record(ctx, time.Since(begun).Seconds())
 	if err != nil {
-		p.deps.Logger.Warn("a publish transaction failed", "requests", len(requests), "alone", alone, "cause", err)
+		p.deps.Logger.Warn("a publish transaction failed", "requests", len(requests), "again", again, "cause", err)
 		return err
 	}
 	p.sender.Queue(ctx, notices)

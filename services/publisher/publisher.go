@@ -87,6 +87,7 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 		MaxWaiting:    cfg.Group.MaxWaiting,
 		Timeout:       groupTimeout,
 		IsLockTimeout: store.IsLockTimeout,
+		Recovered:     func(v any) error { return rpc.Recovered(deps.Logger, v) },
 		Concluded:     p.sender.Wake,
 	}, p.commit)
 	p.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
@@ -105,16 +106,30 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.wallet.Close()
 	defer p.store.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	// The bus outlives the calls, whose notices it takes.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var group errgroup.Group
 	group.Go(func() error {
 		defer stop()
-		defer p.committer.Close()
-		return p.server.Serve(ctx, p.deps.Listener)
+		err := p.server.Serve(ctx, p.deps.Listener)
+		closing, giveUp := context.WithTimeout(background, p.cfg.RPC.StopTimeout)
+		defer giveUp()
+		if err != nil { // that time has passed
+			giveUp()
+		}
+		p.committer.Close(closing)
+		return err
 	})
-	group.Go(func() error { return p.sender.Run(background) })
+	group.Go(func() error {
+		err := p.sender.Run(background)
+		if err != nil { // no notice would ever be sent
+			cancel()
+		}
+		return err
+	})
 	group.Go(func() error {
 		p.watchHealth(ctx)
 		return nil

@@ -56,6 +56,9 @@ type Config struct {
 	// IsLockTimeout recognizes the failure of a transaction that waited too long
 	// for a lock. It may be nil.
 	IsLockTimeout func(error) bool
+	// Recovered turns a panic of a transaction into its failure. Without it a panic
+	// ends the process.
+	Recovered func(any) error
 	// Concluded runs after a transaction whose callers know their outcome: what they
 	// need not wait for. A caller that ran its transaction itself does that by itself.
 	// It may be nil.
@@ -64,14 +67,18 @@ type Config struct {
 
 // Commit runs one transaction for a group. It sets the outcome of each request
 // in the work itself and returns nil, or fails as a whole. ctx has the time limit
-// of the transaction and is not that of any caller. If alone, the group is one
-// request, or requests on the same topics, that have all the time they have left.
-type Commit[W Work] func(ctx context.Context, group []W, alone bool) error
+// of the transaction and is not that of any caller. Again says that the group is one
+// request, or requests on the same topics, that failed in company and have all the time
+// they have left.
+type Commit[W Work] func(ctx context.Context, group []W, again bool) error
 
 // Committer queues work. Make it with New.
 type Committer[W Work] struct {
 	cfg    Config
 	commit Commit[W]
+	// base ends when transactions in flight are given up.
+	base   context.Context
+	giveUp context.CancelFunc
 
 	mu       sync.Mutex
 	queue    []*item[W] // arrival order
@@ -99,8 +106,10 @@ type item[W Work] struct {
 	deadline time.Time
 	state    state
 	retry    retry
-	done     chan struct{}
-	err      error // set before done is closed
+	// failure is that of the first attempt, if there was one.
+	failure error
+	done    chan struct{}
+	err     error // set before done is closed
 }
 
 type state uint8
@@ -128,7 +137,9 @@ func New[W Work](cfg Config, commit Commit[W]) *Committer[W] {
 	if cfg.Concluded == nil {
 		cfg.Concluded = func() {}
 	}
-	return &Committer[W]{cfg: cfg, commit: commit, busy: map[topic.Topic]struct{}{}}
+	c := &Committer[W]{cfg: cfg, commit: commit, busy: map[topic.Topic]struct{}{}}
+	c.base, c.giveUp = context.WithCancel(context.Background())
+	return c
 }
 
 var (
@@ -165,11 +176,20 @@ func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error
 		err = ctx.Err()
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if it.state == queued {
 		it.state = abandoned
 		c.weigh(it, -1)
 	}
-	c.mu.Unlock()
+	return it.explain(err)
+}
+
+// explain is the error of work that ended with err: if what ended it is that its time
+// was up, and an attempt had failed before, then why that one failed.
+func (it *item[W]) explain(err error) error {
+	if err != nil && it.failure != nil && fault.KindOf(err) == fault.Late {
+		return it.failure
+	}
 	return err
 }
 
@@ -193,9 +213,11 @@ func (c *Committer[W]) enqueue(it *item[W]) (run func(), err error) {
 	return c.schedule(it), nil
 }
 
-// Close waits for what is in flight. Do fails from now on, also for what is
-// still queued.
-func (c *Committer[W]) Close() {
+// Close waits for what is in flight, and gives it up when ctx ends. Do fails from now
+// on, also for what is still queued.
+func (c *Committer[W]) Close(ctx context.Context) {
+	defer c.giveUp()
+	defer context.AfterFunc(ctx, c.giveUp)()
 	c.mu.Lock()
 	c.closed = true
 	for _, it := range c.queue {
@@ -218,7 +240,7 @@ func (c *Committer[W]) finish(it *item[W], err error) {
 	if it.state == abandoned {
 		return
 	}
-	it.err = err
+	it.err = it.explain(err)
 	close(it.done)
 }
 
@@ -359,9 +381,6 @@ func hold(held map[topic.Topic]struct{}, topics []topic.Topic) map[topic.Topic]s
 	return held
 }
 
-// errPanicked is the outcome of a transaction whose commit did not return.
-var errPanicked = fault.Errorf(fault.Broken, "internal error")
-
 // start takes a group into flight and returns what has to be run next.
 func (c *Committer[W]) start(group []*item[W], again bool) (run func()) {
 	identity := group[0].work.HasIdentity()
@@ -373,34 +392,37 @@ func (c *Committer[W]) start(group []*item[W], again bool) (run func()) {
 	c.flights = append(c.flights, this)
 	c.running.Add(1)
 	return func() {
-		err := error(errPanicked)
-		defer func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.flights = slices.DeleteFunc(c.flights, func(f *flight) bool { return f == this })
-			c.vacate(group, again, identity)
-			c.conclude(group, err)
-			c.schedule(nil)
-			c.running.Done()
-		}()
-		works := make([]W, len(group))
-		for i, it := range group {
-			works[i] = it.work
-		}
-		err = c.run(group, works, again)
+		err := c.run(group, again)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.flights = slices.DeleteFunc(c.flights, func(f *flight) bool { return f == this })
+		c.vacate(group, again, identity)
+		c.conclude(group, err)
+		c.schedule(nil)
+		c.running.Done()
 	}
 }
 
 // run gives a group its time limit and commits it.
-func (c *Committer[W]) run(group []*item[W], works []W, again bool) error {
-	own := again || len(group) == 1
+func (c *Committer[W]) run(group []*item[W], again bool) (err error) {
+	if c.cfg.Recovered != nil {
+		defer func() {
+			if p := recover(); p != nil {
+				err = c.cfg.Recovered(p)
+			}
+		}()
+	}
+	works := make([]W, len(group))
+	for i, it := range group {
+		works[i] = it.work
+	}
 	limit := time.Now().Add(c.cfg.Timeout)
-	if own {
+	if again || len(group) == 1 {
 		limit = group[0].deadline // it came first
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), limit)
+	ctx, cancel := context.WithDeadline(c.base, limit)
 	defer cancel()
-	return c.commit(ctx, works, own)
+	return c.commit(ctx, works, again)
 }
 
 // conclude answers the requests of a group that ended, or puts them back to run
@@ -414,6 +436,9 @@ func (c *Committer[W]) conclude(group []*item[W], err error) {
 			continue
 		}
 		it.retry, it.state = next, queued
+		if it.failure == nil {
+			it.failure = err
+		}
 		c.weigh(it, 1)
 		again = append(again, it)
 	}
@@ -424,7 +449,7 @@ func (c *Committer[W]) conclude(group []*item[W], err error) {
 
 // nextTry says how work of a group that failed runs again, if at all.
 func (c *Committer[W]) nextTry(it *item[W], company int, err error) (retry, bool) {
-	if err == nil || c.closed || !isWorthRetrying(err) || !time.Now().Before(it.deadline) {
+	if err == nil || c.closed || !isWorthRetrying(err, company) || !time.Now().Before(it.deadline) {
 		return 0, false
 	}
 	locked := c.cfg.IsLockTimeout(err)
@@ -438,11 +463,14 @@ func (c *Committer[W]) nextTry(it *item[W], company int, err error) (retry, bool
 	}
 }
 
-// isWorthRetrying is false for what no second attempt can change.
-func isWorthRetrying(err error) bool {
+// isWorthRetrying is false for what no second attempt can change, or must not: what
+// broke with nobody beside it is not to look like success.
+func isWorthRetrying(err error, company int) bool {
 	switch fault.KindOf(err) {
 	case fault.Invalid, fault.TooLong, fault.HeadMoved:
 		return false
+	case fault.Broken:
+		return company > 1
 	default:
 		return true
 	}

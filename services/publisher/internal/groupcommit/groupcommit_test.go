@@ -42,7 +42,7 @@ func update(name string, topics ...topic.Topic) *work {
 // transaction is one that the committer began and the test ends.
 type transaction struct {
 	names []string
-	alone bool
+	again bool
 	ctx   context.Context //nolint:containedctx // the test looks at its deadline
 	end   chan error
 }
@@ -73,8 +73,8 @@ func start(t *testing.T, cfg groupcommit.Config) *database {
 	return d
 }
 
-func (d *database) commit(ctx context.Context, group []*work, alone bool) error {
-	tx := &transaction{alone: alone, ctx: ctx, end: make(chan error, 1)}
+func (d *database) commit(ctx context.Context, group []*work, again bool) error {
+	tx := &transaction{again: again, ctx: ctx, end: make(chan error, 1)}
 	mine := map[topic.Topic]bool{}
 	d.mu.Lock()
 	for _, w := range group {
@@ -162,7 +162,7 @@ func (d *database) expectEach(names ...string) []*transaction {
 		tx := d.next()
 		require.NotNil(d.t, tx, "fewer transactions than expected: %v", names)
 		require.Len(d.t, tx.names, 1)
-		require.True(d.t, tx.alone)
+		require.True(d.t, tx.again)
 		at := slices.Index(names, tx.names[0])
 		require.GreaterOrEqual(d.t, at, 0, "%q began, expected %v", tx.names[0], names)
 		found[at] = tx
@@ -293,7 +293,9 @@ func TestBoundsOfBytesAndWorkBeyondTheBounds(t *testing.T) {
 		fourth := d.expect("c")
 		third.end <- nil
 		large := d.expect("large")
-		require.True(t, large.alone)
+		require.False(t, large.again)
+		deadline, _ := large.ctx.Deadline()
+		require.Equal(t, callerLimit, time.Until(deadline), "by itself, a request has all the time of its caller")
 		fourth.end <- nil
 		d.expect("d").end <- nil
 		large.end <- nil
@@ -447,18 +449,94 @@ func TestACallerThatRunsItsTransactionStaysToItsEnd(t *testing.T) {
 	})
 }
 
-// A commit that does not return leaves nothing behind that is taken.
-func TestAfterAPanicTheTopicIsFree(t *testing.T) {
-	calls := 0
-	c := groupcommit.New(config(), func(context.Context, []*work, bool) error {
-		if calls++; calls == 1 {
-			panic("once")
+// A transaction that panics ends neither the process nor its neighbours, and leaves
+// nothing behind that is taken.
+func TestAPanicIsTheFailureOfItsOwnWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		errPanic := errors.New("panicked")
+		cfg := config()
+		cfg.Recovered = func(any) error { return errPanic }
+		first := make(chan struct{})
+		c := groupcommit.New(cfg, func(_ context.Context, group []*work, _ bool) error {
+			for _, w := range group {
+				switch w.name {
+				case "first":
+					<-first
+				case "bad":
+					panic("always")
+				}
+			}
+			return nil
+		})
+		var outcomes sync.Map
+		var running sync.WaitGroup
+		do := func(name string) {
+			running.Go(func() { outcomes.Store(name, c.Do(t.Context(), on(name, "1"), time.Now().Add(time.Minute))) })
+			synctest.Wait()
 		}
-		return nil
+		do("first")
+		do("good")
+		do("bad") // shares the next transaction with good
+		close(first)
+		running.Wait()
+		for name, want := range map[string]error{"first": nil, "good": nil, "bad": errPanic} {
+			got, _ := outcomes.Load(name)
+			if want == nil {
+				require.Nil(t, got, name)
+			} else {
+				require.ErrorIs(t, got.(error), want, name)
+			}
+		}
+		require.ErrorIs(t, c.Do(t.Context(), on("bad", "1"), time.Now().Add(time.Minute)), errPanic, "also on its caller's goroutine")
+		require.NoError(t, c.Do(t.Context(), on("good", "1"), time.Now().Add(time.Minute)), "its topic is free")
+		c.Close(t.Context())
 	})
-	require.PanicsWithValue(t, "once", func() { _ = c.Do(t.Context(), on("a", "1"), time.Now().Add(time.Minute)) })
-	require.NoError(t, c.Do(t.Context(), on("b", "1"), time.Now().Add(time.Minute)))
-	c.Close()
+}
+
+// What broke with nobody beside it is reported, and not tried until it looks well.
+func TestWorkThatBreaksByItselfIsNotTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := start(t, config())
+		a := d.submit(on("a", "1"))
+		broken := fault.Errorf(fault.Broken, "internal error")
+		d.expect("a").end <- broken
+		a.expect(t, broken)
+		d.expectNone()
+	})
+}
+
+// A caller learns why its first attempt failed, not that there was no time for a second.
+func TestTheFirstFailureExplainsALateOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := start(t, config())
+		away := fault.Errorf(fault.Unavailable, "the database is away")
+		a := d.submit(on("a", "1"))
+		d.expect("a").end <- away
+		again := d.expect("a")
+		time.Sleep(callerLimit) // the second does not end
+		a.expect(t, away)
+		again.end <- nil
+
+		b := d.submit(on("b", "1"))
+		d.expect("b").end <- away
+		d.expect("b").end <- fault.Errorf(fault.Late, "too late")
+		b.expect(t, away)
+		d.expectNone()
+	})
+}
+
+func TestCloseGivesUpWhatTakesTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := start(t, config())
+		a := d.submit(on("a", "1"))
+		d.expect("a") // does not end by itself
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		d.committer.Close(ctx)
+		require.Equal(t, time.Second, time.Since(begun))
+		a.expect(t, context.Canceled)
+	})
 }
 
 func TestTransactionsHaveTheirOwnTimeLimit(t *testing.T) {
@@ -509,7 +587,7 @@ func TestCloseAnswersEverybody(t *testing.T) {
 		queued := d.submit(on("b", "1"))
 		closed := make(chan struct{})
 		go func() {
-			d.committer.Close()
+			d.committer.Close(t.Context())
 			close(closed)
 		}()
 		synctest.Wait()
@@ -548,7 +626,7 @@ func TestAfterALockTimeoutWorkOnTheSameTopicsStaysTogether(t *testing.T) {
 		}
 		require.Equal(t, []string{"a", "b"}, first.names)
 		require.Equal(t, []string{"d"}, second.names)
-		require.True(t, first.alone)
+		require.True(t, first.again)
 		d.expectNone()
 		second.end <- locked
 		callers["d"].expect(t, locked)
@@ -609,7 +687,7 @@ func TestAFurtherTransactionWaitsForCompany(t *testing.T) {
 		for _, c := range []*caller{first, second, third, fourth} {
 			c.expect(t, nil)
 		}
-		d.committer.Close()
+		d.committer.Close(t.Context())
 	})
 	synctest.Test(t, func(t *testing.T) {
 		d := start(t, filling)
@@ -635,7 +713,7 @@ func TestAFurtherTransactionWaitsForCompany(t *testing.T) {
 		third.expect(t, nil)
 		fourth.expect(t, nil)
 		time.Sleep(2 * filling.Patience)
-		d.committer.Close()
+		d.committer.Close(t.Context())
 	})
 	// Patience counts from the start of the oldest that is still in flight.
 	synctest.Test(t, func(t *testing.T) {
@@ -657,6 +735,6 @@ func TestAFurtherTransactionWaitsForCompany(t *testing.T) {
 		for _, c := range []*caller{second, third, fourth, fifth} {
 			c.expect(t, nil)
 		}
-		d.committer.Close()
+		d.committer.Close(t.Context())
 	})
 }

@@ -90,7 +90,7 @@ func randomTraffic(t *testing.T, seed uint64) {
 		})
 	}
 	callers.Wait()
-	committer.Close()
+	committer.Close(t.Context())
 	successes := 0
 	for i, err := range outcomes {
 		if err == nil {
