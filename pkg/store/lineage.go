@@ -29,11 +29,11 @@ type Lineage struct {
 	Timeline         int32
 }
 
-// The distance that the sequence is moved on: at least leastJump, and for each
-// second since the last write that the server remembers, jumpPerSecond, several
-// times what one primary can store. So ids given out after a backup was taken
-// stay below, however old the backup is. At this rate the sequence lasts three
-// million years.
+// The distance that the sequence is moved on: leastJump, and for each second since
+// the last write that the server remembers jumpPerSecond, several times what one
+// primary can store. So ids given out after a backup was taken stay below, however
+// old the backup is, and however often it is put back. At this rate the sequence
+// lasts three million years.
 const (
 	leastJump     = 1_000_000
 	jumpPerSecond = 100_000
@@ -116,12 +116,13 @@ func (p *Publisher) moveOn(ctx context.Context, conn *pgx.Conn, server incarnati
 		if err != nil || recorded.equal(server) {
 			return err
 		}
-		// A database without a record has given out no ids.
+		// A database without a record is new, or a copy from before the first publish.
+		var known *time.Time
 		if recorded != (incarnation{}) {
-			moved = true
-			if _, err := tx.Exec(ctx, lineageJumpSQL, leastJump, jumpPerSecond, recorded.started); err != nil {
-				return err
-			}
+			known, moved = &recorded.started, recorded.Lineage != server.Lineage
+		}
+		if _, err := tx.Exec(ctx, lineageJumpSQL, leastJump, jumpPerSecond, known); err != nil {
+			return err
 		}
 		_, err = tx.Exec(ctx, lineageRecordSQL, server.SystemIdentifier, server.Timeline, server.started)
 		return err

@@ -80,14 +80,15 @@ var publisherSettings = map[string]string{
 // checked the lineage of the sequence before their first use.
 type Publisher struct {
 	pool *Pool
-	// changed counts the times that the sequence was moved on.
+	// changed hears of each other lineage that is found.
 	changed  func(context.Context)
 	optimism optimism
 }
 
 // OpenPublisher prepares the connections; it does not wait for the server.
-// lineageChanged, which may be nil, is called whenever this process moved the
-// sequence on to another lineage. Close ends it.
+// lineageChanged, which may be nil, is called whenever this process finds the
+// database on another lineage than before; a restart of the server, on which the
+// sequence is moved on as well, is none. Close ends it.
 func OpenPublisher(url config.Secret, cfg PoolConfig, lineageChanged func(context.Context)) (*Publisher, error) {
 	p := &Publisher{changed: lineageChanged}
 	options := []Option{

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -14,7 +13,9 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
+	"github.com/xmtp-selfhosted/backend/services/publisher"
 )
 
 // fill publishes n messages and returns the highest sequence id.
@@ -25,6 +26,10 @@ func (r *role) fill(kit *testkit.Kit, n int) uint64 {
 		last = max(last, id(r.publish(kit.GroupMessage(kit.Group(), 1))[0]))
 	}
 	return last
+}
+
+func measuredBy(m *metertest.Meter) option {
+	return func(_ *publisher.Config, d *publisher.Deps) { d.Metrics = m.Metrics }
 }
 
 func sqlOn(t *testing.T, url, statement string) {
@@ -56,13 +61,15 @@ func TestPromotionGivesNoIDTwice(t *testing.T) {
 	require.NoError(t, primary.Stop(pglocal.Immediate))
 	require.NoError(t, replica.Start(t.Context()))
 	require.NoError(t, replica.Promote(t.Context()))
-	after := startOn(t, replica.URL("postgres"), bus.URL())
+	m := metertest.New(t)
+	after := startOn(t, replica.URL("postgres"), bus.URL(), measuredBy(m))
 	heard = after.listen()
 	require.Less(t, after.rows(), 210, "the newest commits are lost")
 	require.Greater(t, id(after.publish(kit.GroupMessage(kit.Group(), 1))[0]), last)
 	lineage := receive(t, heard, "a notice").Lineage
 	require.Equal(t, old.SystemIdentifier, lineage.SystemIdentifier)
 	require.Greater(t, lineage.Timeline, old.Timeline)
+	require.EqualValues(t, 1, m.Count("xmtp_lineage_changes"))
 }
 
 // An older copy of the data directory is put back, under a running publisher.
@@ -89,23 +96,22 @@ func TestARestoredBackupGivesNoIDTwice(t *testing.T) {
 	}
 }
 
-// Even the very first backup, before anything was stored.
+// Even the very first backup, before anything was stored or even tried.
 func TestARestoredEmptyBackupGivesNoIDTwice(t *testing.T) {
 	server := pgtest.OwnPrimary(t, nil)
 	url := server.URL("postgres")
 	require.NoError(t, migrate(t.Context(), url))
+	backup := baseBackup(t, url)
 	bus, err := natslocal.Start(natslocal.Options{})
 	require.NoError(t, err)
 	t.Cleanup(bus.Stop)
 	kit := testkit.New(62)
 	r := startOn(t, url, bus.URL())
-	_, err = r.try(kit.Broken(time.Now())[5].Envelope) // an expired key package: nothing stored, yet the lineage is known
-	require.Error(t, err)
-	backup := baseBackup(t, url)
 	last := r.fill(kit, 20)
 	require.NoError(t, server.Stop(pglocal.Fast))
 	restore(t, backup, filepath.Join(server.Dir(), "data"), false)
 	require.NoError(t, server.Start(t.Context()))
+	require.Zero(t, r.rows())
 	require.Greater(t, id(r.publish(kit.GroupMessage(kit.Group(), 1))[0]), last)
 }
 
@@ -118,13 +124,14 @@ func TestTheJumpGrowsWithTheAgeOfTheBackup(t *testing.T) {
 	bus, err := natslocal.Start(natslocal.Options{})
 	require.NoError(t, err)
 	t.Cleanup(bus.Stop)
-	kit := testkit.New(63)
-	r := startOn(t, url, bus.URL())
+	kit, m := testkit.New(63), metertest.New(t)
+	r := startOn(t, url, bus.URL(), measuredBy(m))
 	last := r.fill(kit, 1)
 	const day = 86_400
 	sqlOn(t, url, "UPDATE envelopes SET server_ns = server_ns - 86400 * 1000000000::bigint")
 	require.NoError(t, server.Restart(t.Context()))
 	require.Greater(t, id(r.publish(kit.GroupMessage(kit.Group(), 1))[0]), last+day*50_000)
+	require.Zero(t, m.Count("xmtp_lineage_changes"), "a restart is no other history")
 }
 
 func baseBackup(t *testing.T, url string) string {

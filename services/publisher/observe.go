@@ -60,7 +60,7 @@ func (p *Publisher) countStored(ctx context.Context, r *request.Request) {
 
 func (p *Publisher) lineageChanged(ctx context.Context) {
 	p.deps.Metrics.Lineage.Add(ctx, 1)
-	p.deps.Logger.Warn("the database server is another one, or was started anew: the sequence was moved on")
+	p.deps.Logger.Warn("the database has another history than before, after a failover or a restore: the sequence was moved on")
 }
 
 func (p *Publisher) countVerification(result string) {
