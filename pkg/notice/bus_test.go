@@ -3,19 +3,23 @@ package notice_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
+	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
@@ -259,6 +263,59 @@ func TestTheBusMayComeLateAndGoAndComeBack(t *testing.T) {
 	require.NoError(t, server.Restart())
 	sendUntilHeard(t, s, e, 2)
 	require.Equal(t, []bool{true, false, true}, e.states())
+}
+
+// refusing is a bus that lets nobody in.
+type refusing struct{ times atomic.Int32 }
+
+func (r *refusing) Check(server.ClientAuthentication) bool {
+	r.times.Add(1)
+	return false
+}
+
+// Credentials that the bus refuses may be right a while later.
+func TestARefusedLoginIsTriedAgain(t *testing.T) {
+	port, err := freeport.Pick()
+	require.NoError(t, err)
+	guard := &refusing{}
+	closed, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true, CustomClientAuthentication: guard})
+	require.NoError(t, err)
+	closed.Start()
+	stop := sync.OnceFunc(func() {
+		closed.Shutdown()
+		closed.WaitForShutdown()
+	})
+	t.Cleanup(stop)
+	var log lockedBuffer
+	m, cfg := metertest.New(t), settings(t, fmt.Sprintf("nats://somebody:hunter2@127.0.0.1:%d", port))
+	e := listen(t, cfg, m)
+	s := notice.NewSender(cfg, slog.New(slog.NewTextHandler(&log, nil)), m.Metrics)
+	run(t, s.Run)
+	eventually(t, func() bool { return guard.times.Load() > 6 }, "both try more often than twice")
+	eventually(t, func() bool { return strings.Contains(log.String(), "cannot be reached") }, "it is logged")
+	stop()
+	bus(t, natslocal.Options{Port: port})
+	sendUntilHeard(t, s, e, 1)
+	require.Equal(t, 1, strings.Count(log.String(), "cannot be reached"), "once, however often it is tried")
+	require.NotContains(t, log.String(), "hunter2")
+}
+
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
 }
 
 func TestAStoppedBusDelaysNoCaller(t *testing.T) {

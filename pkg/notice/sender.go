@@ -228,13 +228,24 @@ func (s *Sender) connected(conn *nats.Conn) {
 // connect returns at once; the connection is made and kept in the background.
 func connect(ctx context.Context, cfg Config, logger *slog.Logger, metrics *telemetry.Metrics, up func(*nats.Conn), down func()) (*nats.Conn, error) {
 	ctx = context.WithoutCancel(ctx)
-	connected := func(is int64) { metrics.BusConnected.Record(ctx, is) }
+	failing := false // the handlers run one after the other
+	connected := func(is int64) {
+		metrics.BusConnected.Record(ctx, is)
+		failing = false
+	}
 	connected(0)
 	options := []nats.Option{
 		nats.Name("xmtp-backend"),
 		nats.Timeout(cfg.ConnectTimeout),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // credentials may be changed here first, or there
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			if !failing {
+				failing = true
+				logger.Warn("the bus cannot be reached, trying again until it can", "error", err)
+			}
+		}),
 		nats.ReconnectWait(cfg.ReconnectWait),
 		nats.ReconnectJitter(cfg.ReconnectWait/2, cfg.ReconnectWait/2),
 		nats.ReconnectBufSize(-1), // what cannot be sent now is dropped: the sweep is faster than a replay

@@ -16,6 +16,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
@@ -297,4 +298,23 @@ func TestAfterACopyBatchesLookFirst(t *testing.T) {
 	require.False(t, publishAll(t, p, draftsOf("a last")))
 	rows, _ := contents(t, connect(t, url))
 	require.Len(t, rows, 3+store.Caution)
+}
+
+// A publisher that stalls while it holds locks loses them to others.
+func TestAStalledPublisherLosesItsLocks(t *testing.T) {
+	url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+	p := openPublisher(t, url)
+	require.False(t, publishAll(t, p, draftsOf("a first")))
+	batch := draftsOf("a second")
+	batch.Drafts = nil // so that there is something to decide while the locks are held
+	err := p.Commit(t.Context(), batch, func(found store.Locked) (store.Writes, error) {
+		other := connect(t, url)
+		_, err := other.Exec(t.Context(), "SELECT FROM topic_heads WHERE topic = $1 FOR UPDATE", []byte(batch.Topics[0]))
+		require.NoError(t, err)
+		meta := envelope.Meta{Topic: batch.Topics[0], SequenceID: found.IDs[0], ServerNS: found.ServerNS, MessageHash: batch.Keys[0].Hash}
+		return store.Writes{Rows: []store.Row{{Meta: meta, Payload: []byte("a second")}}, Heads: found.IDs}, nil
+	})
+	require.Equal(t, fault.Unavailable, fault.KindOf(err), "%v", err)
+	rows, _ := contents(t, connect(t, url))
+	require.Len(t, rows, 1)
 }
