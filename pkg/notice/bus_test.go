@@ -22,6 +22,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
@@ -286,7 +287,7 @@ func TestARefusedLoginIsTriedAgain(t *testing.T) {
 		closed.WaitForShutdown()
 	})
 	t.Cleanup(stop)
-	var log lockedBuffer
+	var log logtest.Buffer
 	m, cfg := metertest.New(t), settings(t, fmt.Sprintf("nats://somebody:hunter2@127.0.0.1:%d", port))
 	e := listen(t, cfg, m)
 	s := notice.NewSender(cfg, slog.New(slog.NewTextHandler(&log, nil)), m.Metrics)
@@ -298,24 +299,6 @@ func TestARefusedLoginIsTriedAgain(t *testing.T) {
 	sendUntilHeard(t, s, e, 1)
 	require.Equal(t, 1, strings.Count(log.String(), "cannot be reached"), "once, however often it is tried")
 	require.NotContains(t, log.String(), "hunter2")
-}
-
-// lockedBuffer is a log that is read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
 }
 
 func TestAStoppedBusDelaysNoCaller(t *testing.T) {

@@ -1,7 +1,6 @@
 package rpc_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +24,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,32 +35,15 @@ const soon = 10 * time.Second
 type running struct {
 	*rpc.Server
 	address string
-	log     *lockedBuffer
+	log     *logtest.Buffer
 	stop    func() error
-}
-
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
 }
 
 const maxRequestBytes = 1000
 
 func serve(t *testing.T, config rpc.Config, methods ...rpc.Method) *running {
 	t.Helper()
-	r := &running{log: &lockedBuffer{}}
+	r := &running{log: &logtest.Buffer{}}
 	r.Server = rpc.NewServer(config, rpc.ServerDeps{
 		Metrics: telemetry.Discard(), Logger: slog.New(slog.NewJSONHandler(r.log, nil)), MaxRequestBytes: maxRequestBytes,
 	}, rpc.Service{Name: "test.Service", Methods: methods})

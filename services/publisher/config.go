@@ -42,17 +42,19 @@ type Config struct {
 type GroupConfig struct {
 	// MaxInFlight is how many shared transactions run at a time.
 	MaxInFlight int `env:"PUBLISH_MAX_IN_FLIGHT" envDefault:"2"`
-	// FillRows is how many rows have to wait before one starts beside another,
-	// unless that takes longer than Patience: few large groups cost less than
-	// many small ones.
-	FillRows int           `env:"PUBLISH_FILL_ROWS" envDefault:"32"`
-	Patience time.Duration `env:"PUBLISH_PATIENCE"  envDefault:"10ms"`
+	// FillRows is how many rows have to wait before one starts beside another: few
+	// large groups cost less than many small ones.
+	FillRows int `env:"PUBLISH_FILL_ROWS" envDefault:"32"`
+	// Patience is how long a shared transaction may take before another starts beside
+	// it with fewer rows than that.
+	Patience time.Duration `env:"PUBLISH_PATIENCE" envDefault:"10ms"`
 	// MaxRows and MaxBytes bound one shared transaction.
 	MaxRows  int `env:"PUBLISH_GROUP_ROWS"  envDefault:"256"`
 	MaxBytes int `env:"PUBLISH_GROUP_BYTES" envDefault:"4194304"`
 	// MaxWaiting is how many requests may wait for a transaction.
 	MaxWaiting int `env:"PUBLISH_MAX_WAITING" envDefault:"10000"`
-	// MemoryBytes bounds the memory that requests in work are reckoned to take.
+	// MemoryBytes bounds the memory that requests in work are reckoned to take, beside
+	// 256 MiB for the histories of inboxes.
 	MemoryBytes int64 `env:"PUBLISH_MEMORY_BYTES" envDefault:"1073741824"`
 }
 
@@ -65,7 +67,6 @@ func (c GroupConfig) Validate() error {
 	}{
 		{"PUBLISH_MAX_IN_FLIGHT", int64(c.MaxInFlight)},
 		{"PUBLISH_FILL_ROWS", int64(c.FillRows)},
-		{"PUBLISH_PATIENCE", int64(c.Patience)},
 		{"PUBLISH_GROUP_ROWS", int64(c.MaxRows)},
 		{"PUBLISH_GROUP_BYTES", int64(c.MaxBytes)},
 		{"PUBLISH_MAX_WAITING", int64(c.MaxWaiting)},
@@ -74,6 +75,9 @@ func (c GroupConfig) Validate() error {
 		if positive.value < 1 {
 			errs = append(errs, fmt.Errorf("XMTP_%s is %d, expected at least 1", positive.name, positive.value))
 		}
+	}
+	if c.Patience < 1 {
+		errs = append(errs, fmt.Errorf("XMTP_PUBLISH_PATIENCE is %v, expected more than 0s", c.Patience))
 	}
 	return errors.Join(errs...)
 }

@@ -3,8 +3,10 @@ package publisher_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 	"github.com/xmtp-selfhosted/backend/services/publisher"
@@ -181,6 +184,17 @@ func TestASilentDatabaseIsUnavailable(t *testing.T) {
 		})
 	}
 	callers.Wait()
+}
+
+// A publisher that is not ready from its start says why.
+func TestTheReasonForNotBeingReadyIsLogged(t *testing.T) {
+	var log logtest.Buffer
+	startOn(t, "postgres://somebody:hunter2@127.0.0.1:1/none", "nats://127.0.0.1:1", func(_ *publisher.Config, d *publisher.Deps) {
+		d.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), `level=WARN msg="not ready"`) }, within, 5*time.Millisecond)
+	require.Contains(t, log.String(), "could not be brought up to date")
+	require.NotContains(t, log.String(), "hunter2")
 }
 
 // As many topics as there are shared places are held by somebody else: their

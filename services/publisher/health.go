@@ -17,7 +17,7 @@ const (
 // them.
 func (p *Publisher) watchHealth(ctx context.Context) {
 	migrated := !p.cfg.Migrate
-	healthy := false
+	healthy, known := false, false
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
 	for {
@@ -25,8 +25,8 @@ func (p *Publisher) watchHealth(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if ok := err == nil; ok != healthy {
-			healthy = ok
+		if ok := err == nil; ok != healthy || !known {
+			healthy, known = ok, true
 			if ok {
 				p.deps.Logger.Info("ready")
 			} else {

@@ -14,7 +14,6 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/cmd/replay"
 	"github.com/xmtp-selfhosted/backend/cmd/stack"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
@@ -51,18 +51,6 @@ type outcome struct {
 	logs    string
 }
 
-// lockedBuffer takes lines from many goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
 // TestTelemetry makes one run for all that is to be asserted of it.
 func TestTelemetry(t *testing.T) {
 	seen := run(t)
@@ -80,7 +68,7 @@ func run(t *testing.T) *outcome {
 	seen.tempo = received
 	endpoint, stopCollector := startCollector(t, address)
 	cfg := telemetry.Config{OTLPEndpoint: endpoint, MetricsListen: "127.0.0.1:0", TraceRatio: 1, LogLevel: "debug", LogFormat: "json"}
-	logs := &lockedBuffer{}
+	logs := &logtest.Buffer{}
 	observed, err := telemetry.Start(t.Context(), cfg, "1.2.3-test", telemetry.Options{
 		Logger: telemetry.NewLogger(cfg, logs), ExportInterval: 200 * time.Millisecond,
 	})
@@ -120,8 +108,6 @@ func run(t *testing.T) *outcome {
 	defer cancel()
 	require.NoError(t, observed.Shutdown(ctx))
 	stopCollector()
-	logs.mu.Lock()
-	defer logs.mu.Unlock()
 	seen.logs = logs.String()
 	return seen
 }
