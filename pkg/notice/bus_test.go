@@ -287,10 +287,10 @@ func TestARefusedLoginIsTriedAgain(t *testing.T) {
 		closed.WaitForShutdown()
 	})
 	t.Cleanup(stop)
-	var log logtest.Buffer
+	log := logtest.New()
 	m, cfg := metertest.New(t), settings(t, fmt.Sprintf("nats://somebody:hunter2@127.0.0.1:%d", port))
 	e := listen(t, cfg, m)
-	s := notice.NewSender(cfg, slog.New(slog.NewTextHandler(&log, nil)), m.Metrics)
+	s := notice.NewSender(cfg, log.Logger, m.Metrics)
 	run(t, s.Run)
 	eventually(t, func() bool { return guard.times.Load() > 6 }, "both try more often than twice")
 	eventually(t, func() bool { return strings.Contains(log.String(), "cannot be reached") }, "it is logged")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -35,7 +34,7 @@ const soon = 10 * time.Second
 type running struct {
 	*rpc.Server
 	address string
-	log     *logtest.Buffer
+	log     *logtest.Log
 	stop    func() error
 }
 
@@ -43,9 +42,9 @@ const maxRequestBytes = 1000
 
 func serve(t *testing.T, config rpc.Config, methods ...rpc.Method) *running {
 	t.Helper()
-	r := &running{log: &logtest.Buffer{}}
+	r := &running{log: logtest.New()}
 	r.Server = rpc.NewServer(config, rpc.ServerDeps{
-		Metrics: telemetry.Discard(), Logger: slog.New(slog.NewJSONHandler(r.log, nil)), MaxRequestBytes: maxRequestBytes,
+		Metrics: telemetry.Discard(), Logger: r.log.Logger, MaxRequestBytes: maxRequestBytes,
 	}, rpc.Service{Name: "test.Service", Methods: methods})
 	listener, err := freeport.Listen()
 	require.NoError(t, err)

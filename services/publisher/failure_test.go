@@ -3,7 +3,6 @@ package publisher_test
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -188,11 +187,11 @@ func TestASilentDatabaseIsUnavailable(t *testing.T) {
 
 // A publisher that is not ready from its start says why.
 func TestTheReasonForNotBeingReadyIsLogged(t *testing.T) {
-	var log logtest.Buffer
+	log := logtest.New()
 	startOn(t, "postgres://somebody:hunter2@127.0.0.1:1/none", "nats://127.0.0.1:1", func(_ *publisher.Config, d *publisher.Deps) {
-		d.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		d.Logger = log.Logger
 	})
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), `level=WARN msg="not ready"`) }, within, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), `"level":"WARN","msg":"not ready"`) }, within, 5*time.Millisecond)
 	require.Contains(t, log.String(), "could not be brought up to date")
 	require.NotContains(t, log.String(), "hunter2")
 }

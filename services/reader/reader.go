@@ -85,10 +85,13 @@ func (r *Reader) openDatabases(cfg Config) error {
 // databaseChanged sets the role's health. A reader serves while any of its
 // databases is up: what the others would answer is UNAVAILABLE call by call, and
 // no reason to take the rest away.
-func (r *Reader) databaseChanged() {
-	primary, replica := r.primary.Up(), r.replica.Up()
-	r.server.SetServing(primary || replica)
-	r.deps.Logger.Info("the databases of the reader changed", "primary_up", primary, "replica_up", replica)
+func (r *Reader) databaseChanged(database string, cause error) {
+	r.server.SetServing(r.primary.Up() || r.replica.Up())
+	if cause != nil {
+		r.deps.Logger.Warn("a database of the reader cannot be used", "database", database, "cause", cause)
+		return
+	}
+	r.deps.Logger.Info("a database of the reader is up", "database", database)
 }
 
 // Run serves until ctx ends, then drains. It can be called once.

@@ -56,9 +56,14 @@ type role struct {
 // start runs a reader for the length of a test.
 func start(t testing.TB, cfg reader.Config) role {
 	t.Helper()
+	return startLogging(t, cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
+}
+
+func startLogging(t testing.TB, cfg reader.Config, logger *slog.Logger) role {
+	t.Helper()
 	listener, err := freeport.Listen()
 	require.NoError(t, err)
-	made, err := reader.New(cfg, reader.Deps{Listener: listener, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: telemetry.Discard()})
+	made, err := reader.New(cfg, reader.Deps{Listener: listener, Logger: logger, Metrics: telemetry.Discard()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

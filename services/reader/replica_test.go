@@ -2,6 +2,8 @@ package reader_test
 
 import (
 	"context"
+	"regexp"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
@@ -223,18 +226,29 @@ func TestADatabaseRestartsUnderLoad(t *testing.T) {
 // database, and back by itself.
 func TestHealthFollowsTheDatabases(t *testing.T) {
 	primary := pgtest.OwnPrimary(t, fast)
-	r := start(t, configuration(t, primary.URL("postgres")))
+	log := logtest.New()
+	r := startLogging(t, configuration(t, primary.URL("postgres")), log.Logger)
+	logged := func(parts ...string) {
+		t.Helper()
+		line := `"level":` + strings.Join(parts, ".*")
+		require.Eventually(t, func() bool { return regexp.MustCompile(line).MatchString(log.String()) }, 30*time.Second, 10*time.Millisecond, line)
+	}
 	_, err := r.newest(t.Context(), group(1))
 	requireCodeIn(t, err, codes.Unavailable)
 	require.False(t, r.serving(t), "without the schema")
+	logged(`"WARN"`, `"database":"primary-0"`, "schema version 0, expected at least")
 	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))
 	r.awaitServing(t, true)
+	logged(`"INFO"`, `"database":"primary-0"`)
 	require.NoError(t, primary.Stop(pglocal.Fast))
 	r.awaitServing(t, false)
+	logged(`"WARN"`, `"database":"primary-0"`, "not reachable")
 	_, err = r.newest(t.Context(), group(1))
 	requireCodeIn(t, err, codes.Unavailable)
 	require.NoError(t, primary.Start(t.Context()))
 	r.awaitServing(t, true)
 	_, err = r.newest(t.Context(), group(1))
 	require.NoError(t, err)
+	// There were many probes meanwhile.
+	require.Equal(t, 1, strings.Count(log.String(), "schema version 0"), "a cause is logged once")
 }

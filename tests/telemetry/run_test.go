@@ -68,7 +68,7 @@ func run(t *testing.T) *outcome {
 	seen.tempo = received
 	endpoint, stopCollector := startCollector(t, address)
 	cfg := telemetry.Config{OTLPEndpoint: endpoint, MetricsListen: "127.0.0.1:0", TraceRatio: 1, LogLevel: "debug", LogFormat: "json"}
-	logs := &logtest.Buffer{}
+	logs := logtest.New()
 	observed, err := telemetry.Start(t.Context(), cfg, "1.2.3-test", telemetry.Options{
 		Logger: telemetry.NewLogger(cfg, logs), ExportInterval: 200 * time.Millisecond,
 	})

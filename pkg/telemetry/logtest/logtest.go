@@ -1,27 +1,37 @@
-// Package logtest has a log that tests read while it is written.
+// Package logtest reads in tests what a part has logged.
 package logtest
 
 import (
 	"bytes"
+	"log/slog"
 	"sync"
 )
 
-// Buffer keeps what is written to it. The zero value is empty.
-type Buffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
+// Log keeps the lines of a logger, each a JSON object.
+type Log struct {
+	*slog.Logger
+
+	mu    sync.Mutex
+	lines bytes.Buffer
+}
+
+// New returns an empty log.
+func New() *Log {
+	l := &Log{}
+	l.Logger = slog.New(slog.NewJSONHandler(l, nil))
+	return l
 }
 
 // Write implements io.Writer.
-func (b *Buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(p)
 }
 
-// String is all that was written so far.
-func (b *Buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
+// String is everything so far.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
 }

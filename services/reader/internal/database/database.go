@@ -49,13 +49,13 @@ type Set struct {
 	name    string
 	config  Config
 	servers []*server
-	changed func()
+	changed func(server string, cause error)
 }
 
 // Open prepares the connections to the servers; none is reached before Run or
-// the first read. metrics may be nil. changed is called by Run after a server went up or down. Close
-// ends it.
-func Open(name string, urls []config.Secret, cfg Config, pool store.PoolConfig, metrics *telemetry.Metrics, changed func()) (*Set, error) {
+// the first read. metrics may be nil. changed is called by Run after a server went up, which has no cause, or down, or is
+// down for another cause. Close ends it.
+func Open(name string, urls []config.Secret, cfg Config, pool store.PoolConfig, metrics *telemetry.Metrics, changed func(server string, cause error)) (*Set, error) {
 	s := &Set{name: name, config: cfg, changed: changed}
 	for i, url := range urls {
 		opened, err := openServer(url, pool)
@@ -134,6 +134,7 @@ type server struct {
 
 	mu     sync.Mutex
 	probed bool
+	why    string // it is down, as the last probe says
 	// up ends when the server goes down, and with it the reads in progress.
 	up   context.Context
 	down context.CancelCauseFunc
@@ -186,7 +187,7 @@ func (s *server) read(ctx, up context.Context, read func(context.Context, *store
 	return err
 }
 
-func (s *server) watch(ctx context.Context, cfg Config, changed func()) {
+func (s *server) watch(ctx context.Context, cfg Config, changed func(server string, cause error)) {
 	ticker := time.NewTicker(cfg.ProbeInterval)
 	defer ticker.Stop()
 	for {
@@ -200,7 +201,7 @@ func (s *server) watch(ctx context.Context, cfg Config, changed func()) {
 			return
 		}
 		if s.note(err) {
-			changed()
+			changed(s.name, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -224,8 +225,12 @@ func (s *server) measureLag(ctx context.Context) {
 func (s *server) note(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first, wasUp := !s.probed, s.up.Err() == nil
-	s.probed = true
+	why := ""
+	if err != nil {
+		why = fault.Of(err).Text() // the driver's text differs by port and address
+	}
+	news, wasUp := !s.probed || why != s.why, s.up.Err() == nil
+	s.probed, s.why = true, why
 	if err == nil && !wasUp {
 		s.pool.Reset() // its connections are to the server that went down
 		s.up, s.down = context.WithCancelCause(context.Background())
@@ -233,5 +238,5 @@ func (s *server) note(err error) bool {
 	if err != nil {
 		s.down(err)
 	}
-	return first || wasUp != (err == nil)
+	return news
 }
