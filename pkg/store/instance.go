@@ -105,7 +105,8 @@ func OpenInstance(url config.Secret, cfg PoolConfig) (*InstancePool, error) {
 }
 
 // Pin binds the pool to the instance that answers now and drops the connections
-// to any other. Its Xmin is read before anything else is read there.
+// to any other. Its Xmin is read before any envelope is read there. It fails as
+// Unavailable, and names both versions, while the schema is below LowestSchema.
 func (p *InstancePool) Pin(ctx context.Context) (Baseline, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.connect.ConnectTimeout+p.answer)
 	defer cancel()
@@ -114,6 +115,9 @@ func (p *InstancePool) Pin(ctx context.Context) (Baseline, error) {
 		return Baseline{}, classify(err, "connect to the database")
 	}
 	defer func() { _ = conn.Close(ctx) }()
+	if err := checkSchema(ctx, conn); err != nil {
+		return Baseline{}, err
+	}
 	seen, xmin, err := identify(ctx, conn)
 	if err != nil {
 		return Baseline{}, err

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -51,13 +52,25 @@ func TestNothingIsReadBeforeThePin(t *testing.T) {
 	require.NoError(t, pool.Verify(t.Context()))
 }
 
-func TestADatabaseWithoutASchemaIsUnavailable(t *testing.T) {
-	pool, err := store.OpenInstance(secret(pgtest.Database(t)), poolConfig)
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	_, err = pool.Pin(t.Context())
+func TestADatabaseBelowTheSchemaIsUnavailable(t *testing.T) {
+	pin := func(url string) error {
+		pool, err := store.OpenInstance(secret(url), poolConfig)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		_, err = pool.Pin(t.Context())
+		return err
+	}
+	err := pin(pgtest.Database(t))
 	require.Equal(t, fault.Unavailable, fault.KindOf(err))
-	require.ErrorContains(t, err, "no schema")
+	require.ErrorContains(t, err, "schema version 0, expected at least")
+
+	db := pgtest.MigratedPrimary(t, migrate)
+	require.NoError(t, pin(db.PrimaryURL))
+	_, err = connect(t, db.PrimaryURL).Exec(t.Context(), `DELETE FROM goose_db_version WHERE version_id >= $1`, store.LowestSchema)
+	require.NoError(t, err)
+	err = pin(db.PrimaryURL)
+	require.Equal(t, fault.Unavailable, fault.KindOf(err))
+	require.ErrorContains(t, err, fmt.Sprintf("schema version %d, expected at least %d", store.LowestSchema-1, store.LowestSchema))
 }
 
 func TestAnotherClustersEnvelopesAreRefused(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -58,9 +59,16 @@ func migrate(ctx context.Context, db *sql.DB) (int64, error) {
 
 // CheckSchema fails as Unavailable while the database is below LowestSchema. It
 // names both versions.
-func (p *Pool) CheckSchema(ctx context.Context) error {
+func (p *Pool) CheckSchema(ctx context.Context) error { return checkSchema(ctx, p.pool) }
+
+// asker is a pool or a connection.
+type asker interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func checkSchema(ctx context.Context, from asker) error {
 	var version int64
-	err := p.pool.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&version)
+	err := from.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied`).Scan(&version)
 	if err != nil && !isUndefinedTable(err) {
 		return classify(err, "read the schema version")
 	}

@@ -80,6 +80,11 @@ func startOn(t testing.TB, readURL, writeURL string, bus *natslocal.Server, opti
 }
 
 func (r *role) run(readURL string, options ...option) {
+	r.begin(readURL, options...)
+	r.waitServing()
+}
+
+func (r *role) begin(readURL string, options ...option) {
 	t := r.t
 	listener, err := freeport.Listen()
 	require.NoError(t, err)
@@ -108,7 +113,6 @@ func (r *role) run(readURL string, options ...option) {
 	r.address = listener.Addr().String()
 	r.conn = dial(t, r.address)
 	r.client = backendv1.NewSubscriptionServiceClient(r.conn)
-	r.waitServing()
 }
 
 func dial(t testing.TB, address string) *grpc.ClientConn {

@@ -1,10 +1,20 @@
 package streamer_test
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
+	"github.com/xmtp-selfhosted/backend/services/streamer"
 )
 
 func TestHistoryThenLive(t *testing.T) {
@@ -32,4 +42,31 @@ func TestTheSweepFindsWhatNoNoticeAnnounced(t *testing.T) {
 	rows = append(rows, r.writer.store(group(1), group(1))...)
 	rows = append(rows, r.writer.publish(group(1))...)
 	s.awaitAllFor(5*time.Second, rows)
+}
+
+func TestNoStreamIsServedBelowTheSchema(t *testing.T) {
+	url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	execute := func(statement string) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), statement, store.LowestSchema)
+		require.NoError(t, err)
+	}
+	execute(`DELETE FROM goose_db_version WHERE version_id >= $1`)
+	log := logtest.New()
+	r := &role{t: t, bus: newBus(t)}
+	r.begin(url, func(_ *streamer.Config, deps *streamer.Deps) { deps.Logger = log.Logger })
+	cause := fmt.Sprintf("schema version %d, expected at least %d", store.LowestSchema-1, store.LowestSchema)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), cause) }, within, 10*time.Millisecond, cause)
+	serving := func() bool {
+		answer, err := healthv1.NewHealthClient(r.conn).Check(t.Context(), &healthv1.HealthCheckRequest{})
+		return err == nil && answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
+	}
+	require.Never(t, serving, time.Second, 50*time.Millisecond)
+	require.Equal(t, 1, strings.Count(log.String(), cause), "a cause is logged once")
+	execute(`INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, true)`)
+	r.waitServing()
+	require.True(t, serving())
 }

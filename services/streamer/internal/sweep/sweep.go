@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
@@ -88,7 +89,7 @@ type Sweeper struct {
 	deps   Deps
 
 	pinned bool
-	silent bool           // it was logged that nothing answers
+	why    string         // there is no pin, as it was logged; empty with one
 	base   store.Baseline // the last pin; Epoch 0 is none
 	low    uint64
 	// snapshots are the ends of recent snapshots, oldest first.
@@ -151,13 +152,14 @@ func (s *Sweeper) lost(ctx context.Context) {
 func (s *Sweeper) pin(ctx context.Context) bool {
 	base, err := s.deps.Instance.Pin(ctx)
 	if err != nil {
-		if ctx.Err() == nil && !s.silent {
-			s.deps.Logger.Warn("the stream database does not answer", "error", err)
+		// The driver's text differs by port and address.
+		if why := fault.Of(err).Text(); ctx.Err() == nil && why != s.why {
+			s.why = why
+			s.deps.Logger.Warn("the stream database cannot be used", "error", err)
 		}
-		s.silent = true
 		return false
 	}
-	s.silent = false
+	s.why = ""
 	switch {
 	case s.base.Epoch == 0:
 		s.low = base.Xmin

@@ -3,7 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,9 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,6 +35,7 @@ type script struct {
 	hints   []uint64
 	events  []string
 	pages   [][]store.SweepRow
+	log     *logtest.Log
 }
 
 func (s *script) Pin(context.Context) (store.Baseline, error) {
@@ -90,8 +93,9 @@ func (s *script) Tick(time.Time)         {}
 func run(t *testing.T, s *script, test func(serving *bool)) {
 	synctest.Test(t, func(t *testing.T) {
 		serving := false
+		s.log = logtest.New()
 		sweeper := New(Config{Interval: 250 * time.Millisecond, PageRows: 2}, Deps{
-			Instance: s, Hub: s, Metrics: telemetry.Discard(), Logger: slog.New(slog.DiscardHandler), Serving: func(on bool) {
+			Instance: s, Hub: s, Metrics: telemetry.Discard(), Logger: s.log.Logger, Serving: func(on bool) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				serving = on
@@ -183,5 +187,25 @@ func TestAnotherLineageResetsBeforeItIsFound(t *testing.T) {
 		s.step()
 		require.Equal(t, []string{"found", "lost", "reset", "found"}, s.events)
 		require.EqualValues(t, 500, s.windows[0].Low)
+	})
+}
+
+func TestEachCauseOfServingNothingIsLoggedOnce(t *testing.T) {
+	away := func(port string) error { return fault.Wrap(fault.Unavailable, errors.New(port), "not reachable") }
+	s := &script{pinErr: away("port 1")}
+	run(t, s, func(serving *bool) {
+		s.pinErr = away("port 2")
+		s.step()
+		s.pinErr = fault.Errorf(fault.Unavailable, "schema version 1")
+		s.step()
+		s.step()
+		require.False(t, *serving)
+		s.pinErr = nil
+		s.step()
+		require.True(t, *serving)
+		s.err, s.pinErr = errors.New("gone"), away("port 3")
+		s.step()
+		require.Equal(t, 2, strings.Count(s.log.String(), "not reachable"))
+		require.Equal(t, 1, strings.Count(s.log.String(), "schema version 1"))
 	})
 }
