@@ -137,6 +137,12 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer stopAccepting()
 	drained := make(chan struct{})
 	server := g.httpServer()
+	for _, role := range g.roles.each() {
+		group.Go(func() error {
+			role.Watch(ctx, g.roleChanged(role.Name()))
+			return nil
+		})
+	}
 	group.Go(func() error { return g.serveWhenReady(ctx) })
 	group.Go(func() error { return g.split.Run(accepting) })
 	group.Go(func() error {
@@ -183,6 +189,17 @@ func (g *Gateway) serveWhenReady(ctx context.Context) error {
 	g.native.SetServing(true)
 	g.deps.Logger.Info("every role has a ready instance", "listen", g.deps.Listener.Addr().String())
 	return nil
+}
+
+// roleChanged logs whether a role can be called.
+func (g *Gateway) roleChanged(name string) func(ready bool) {
+	return func(ready bool) {
+		if ready {
+			g.deps.Logger.Info("an instance of the " + name + " is ready")
+		} else {
+			g.deps.Logger.Warn("no instance of the " + name + " is ready: its calls wait, and a gateway that has just started does not serve")
+		}
+	}
 }
 
 // Listen opens the port of the configuration.

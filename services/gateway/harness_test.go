@@ -145,6 +145,11 @@ type front struct {
 // startGateway runs a gateway whose roles are all the one given.
 func startGateway(t testing.TB, role *fakeRole, environment map[string]string) *front {
 	t.Helper()
+	return startGatewayLogging(t, role, environment, slog.New(slog.DiscardHandler))
+}
+
+func startGatewayLogging(t testing.TB, role *fakeRole, environment map[string]string, logger *slog.Logger) *front {
+	t.Helper()
 	variables := map[string]string{
 		"XMTP_IDENTIFIER": "org.example.chat", "XMTP_GATEWAY_LISTEN": freeAddress(t),
 		"XMTP_PUBLISHER_ENDPOINT": role.address, "XMTP_READER_ENDPOINT": role.address, "XMTP_STREAMER_ENDPOINT": role.address,
@@ -157,7 +162,7 @@ func startGateway(t testing.TB, role *fakeRole, environment map[string]string) *
 	listener, err := gateway.Listen(t.Context(), cfg)
 	require.NoError(t, err)
 	running, err := gateway.New(cfg, gateway.Deps{
-		Listener: listener, Logger: slog.New(slog.DiscardHandler), Metrics: telemetry.Discard(), Version: "1.2.3",
+		Listener: listener, Logger: logger, Metrics: telemetry.Discard(), Version: "1.2.3",
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
@@ -238,4 +239,28 @@ func within(t *testing.T, signal <-chan struct{}) {
 	case <-time.After(soon):
 		require.Fail(t, "nothing came in time")
 	}
+}
+
+// Who looks for the reason why a gateway is not ready, or why calls fail, finds
+// the role in its log.
+func TestTheLogNamesARoleThatIsMissing(t *testing.T) {
+	present, missing := behavingRole(), behavingRole()
+	present.start(t, "")
+	missing.address = freeAddress(t)
+	log := logtest.New()
+	startGatewayLogging(t, present, map[string]string{"XMTP_STREAMER_ENDPOINT": missing.address}, log.Logger)
+	logged := func(line string, times int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Count(log.String(), line) == times }, soon, 10*time.Millisecond, line)
+	}
+	const gone, back = `"level":"WARN","msg":"no instance of the streamer is ready`, `"level":"INFO","msg":"an instance of the streamer is ready`
+	for round := range 2 {
+		logged(gone, round+1)
+		require.Equal(t, round, strings.Count(log.String(), back))
+		missing.start(t, missing.address)
+		logged(back, round+1)
+		missing.stop()
+	}
+	require.NotContains(t, log.String(), "of the publisher")
+	require.NotContains(t, log.String(), "of the reader")
 }

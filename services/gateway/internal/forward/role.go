@@ -94,6 +94,44 @@ func (r *Role) AwaitReady(ctx context.Context) error {
 	}
 }
 
+// missingGrace is how long no instance may be ready before that is worth a word.
+// A connection that is made anew, or an instance that restarts, takes less.
+const missingGrace = 2 * time.Second
+
+// Watch tells when no instance has been ready for a while, and when one is
+// again, until ctx ends.
+func (r *Role) Watch(ctx context.Context, changed func(ready bool)) {
+	ready, since := true, time.Now()
+	for ctx.Err() == nil {
+		state := r.conn.GetState()
+		if state == connectivity.Ready {
+			if !ready {
+				ready = true
+				changed(true)
+			}
+			r.conn.WaitForStateChange(ctx, state)
+			since = time.Now()
+			continue
+		}
+		if state == connectivity.Idle {
+			r.conn.Connect()
+		}
+		if ready && time.Since(since) >= missingGrace {
+			ready = false
+			changed(false)
+		}
+		waiting, stop := ctx, context.CancelFunc(func() {})
+		if ready {
+			waiting, stop = context.WithDeadline(ctx, since.Add(missingGrace))
+		}
+		r.conn.WaitForStateChange(waiting, state)
+		stop()
+	}
+}
+
+// Name is the role's name.
+func (r *Role) Name() string { return r.name }
+
 // Unary calls a unary method of the role and frees the request. The context
 // carries the outgoing metadata. Every unary method of the API is idempotent,
 // so a call whose instance went away is repeated on another one.
