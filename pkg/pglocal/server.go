@@ -263,15 +263,6 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.Start(ctx)
 }
 
-// WaitReady returns when the server takes connections, with an error when it ends first or ctx does.
-func (s *Server) WaitReady(ctx context.Context) error {
-	run := s.current()
-	if run == nil {
-		return errors.New("wait for PostgreSQL: it was never started")
-	}
-	return s.waitReady(ctx, run)
-}
-
 // KillOrphan ends, by SIGKILL, what a process that died left running in a server's folder. It refuses with ErrInUse while
 // a process that lives owns the folder.
 func KillOrphan(ctx context.Context, dir string) error {

@@ -131,14 +131,6 @@ func (p *InstancePool) Pin(ctx context.Context) (Baseline, error) {
 	return pinned, nil
 }
 
-// Current returns the last pin. It is false when there is none or the instance
-// has changed since.
-func (p *InstancePool) Current() (Baseline, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.base, p.pinned && p.changed == nil
-}
-
 // Verify asks the server again who it is: a standby that is promoted, or that
 // follows another primary, keeps its connections and changes its timeline. Any
 // difference makes all further reads Unavailable until the next Pin.

@@ -107,11 +107,6 @@ func (p *Pool) Close() { p.pool.Close() }
 // server that has gone. Those in use go when they are released.
 func (p *Pool) Reset() { p.pool.Reset() }
 
-// Ping is nil when a connection answers.
-func (p *Pool) Ping(ctx context.Context) error {
-	return classify(p.pool.Ping(ctx), "reach the database")
-}
-
 // with runs do on one connection. The wait for a free connection is bounded.
 func (p *Pool) with(ctx context.Context, doing string, do func(*pgxpool.Conn) error) error {
 	ctx, end := p.meter.begin(ctx, doing)

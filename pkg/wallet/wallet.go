@@ -13,7 +13,6 @@ package wallet
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -96,9 +95,6 @@ func New(cfg Config) (*Verifier, error) {
 
 // Close closes the idle connections. Verifications under way end on their own.
 func (v *Verifier) Close() { v.transport.CloseIdleConnections() }
-
-// Chains returns the CAIP-2 ids of the chains that have an endpoint, in order.
-func (v *Verifier) Chains() []string { return slices.Clone(v.ids) }
 
 // Verify finds out whether the account signed the hash (API-123). Without an
 // error the verdict is definite. An error is of kind Invalid for an account id

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -120,6 +119,3 @@ func checkEndpoint(variable, endpoint string) error {
 	}
 	return nil
 }
-
-// AllowsEveryOrigin reports whether any page may call.
-func (c FrontConfig) AllowsEveryOrigin() bool { return slices.Contains(c.CORSOrigins, "*") }

@@ -18,10 +18,9 @@ const (
 
 // Sender types of a public message.
 const (
-	SenderMember            = 1
-	SenderExternal          = 2
-	SenderNewMemberProposal = 3
-	SenderNewMemberCommit   = 4
+	SenderMember          = 1
+	SenderExternal        = 2
+	SenderNewMemberCommit = 4
 )
 
 // GroupMessage is a message to a group, field by field. Which fields are

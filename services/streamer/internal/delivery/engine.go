@@ -66,17 +66,13 @@ func (e *Engine) TakeEffects() Effects {
 
 // Stats are for metrics.
 type Stats struct {
-	Sessions, Registered     int
-	NoticeBytes, BudgetBytes int
+	Registered, NoticeBytes, BudgetBytes int
 }
 
 // Stats returns the current figures.
 func (e *Engine) Stats() Stats {
-	return Stats{Sessions: len(e.sessions), Registered: e.registered, NoticeBytes: e.noticeBytes, BudgetBytes: e.used}
+	return Stats{Registered: e.registered, NoticeBytes: e.noticeBytes, BudgetBytes: e.used}
 }
-
-// Interested says whether the topic has registrations.
-func (e *Engine) Interested(name topic.Topic) bool { return e.topics[name] != nil }
 
 // Notice delivers what was stored: envelope.SequenceID follows previous on the
 // topic without anything between. Without Encoded bytes it only raises the known
