@@ -4,6 +4,7 @@
 package caip
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 
@@ -66,6 +67,17 @@ func (a Account) EIP155() (number uint64, ok bool) {
 	}
 	number, err := strconv.ParseUint(reference, 10, 64)
 	return number, err == nil
+}
+
+// CheckEIP155 accepts the id of an eip155 chain with a canonical number, as in a
+// configuration. Only these chains have a virtual machine that runs the validator
+// of wallet signatures, and ids are compared as text, so that another spelling of
+// a number would never be found.
+func CheckEIP155(chain string) error {
+	if number, ok := (Account{ChainID: chain}).EIP155(); ok && chain == eip155+":"+strconv.FormatUint(number, 10) {
+		return nil
+	}
+	return errors.New("the chain is not eip155: and a decimal number without leading zeros")
 }
 
 // EthereumAddress is the address in lower case, if it is 40 hex digits with or

@@ -116,6 +116,16 @@ func TestEthereumAddress(t *testing.T) {
 	}
 }
 
+func TestCheckEIP155(t *testing.T) {
+	for _, chain := range []string{"eip155:0", "eip155:1", "eip155:18446744073709551615"} {
+		require.NoError(t, caip.CheckEIP155(chain), chain)
+	}
+	for _, chain := range []string{"", "1", "eip155", "eip155:", "eip155:01", "eip155:+1", "eip155:1 ", " eip155:1", "eip155:1:2", "eip155:0x1",
+		"eip155:18446744073709551616", "cosmos:1", "EIP155:1"} {
+		require.ErrorContains(t, caip.CheckEIP155(chain), "decimal number without leading zeros", chain)
+	}
+}
+
 // FuzzParseAccount compares the parser with the expressions of the standard.
 func FuzzParseAccount(f *testing.F) {
 	chain := regexp.MustCompile(`^[-a-z0-9]{3,8}:[-_a-zA-Z0-9]{1,32}$`)

@@ -7,9 +7,10 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/xmtp-selfhosted/backend/pkg/caip"
 )
 
 // Config is what the verifier needs to know. The names in the tags get the
@@ -38,7 +39,7 @@ const (
 func (c Config) Validate() error {
 	var errs []error
 	for _, chain := range c.Chains.IDs() {
-		if err := checkChainID(chain); err != nil {
+		if err := caip.CheckEIP155(chain); err != nil {
 			errs = append(errs, fmt.Errorf("XMTP_CHAINS: %w", err))
 		}
 		if err := c.Chains[chain].check(); err != nil {
@@ -77,7 +78,7 @@ func (e *Endpoints) UnmarshalText(text []byte) error {
 		}
 		endpoint := Endpoint(strings.TrimSpace(address))
 		chain = strings.TrimSpace(chain)
-		if err := checkChainID(chain); err != nil {
+		if err := caip.CheckEIP155(chain); err != nil {
 			return fmt.Errorf("XMTP_CHAINS: entry %d: %w; %s", i+1, err, expected)
 		}
 		if err := endpoint.check(); err != nil {
@@ -100,20 +101,6 @@ func (e Endpoints) String() string { return strings.Join(e.IDs(), ",") }
 
 // LogValue lists the chains without their endpoints.
 func (e Endpoints) LogValue() slog.Value { return slog.StringValue(e.String()) }
-
-// checkChainID accepts eip155 chains with a canonical number. Only they have a
-// virtual machine that runs the validator, and ids are compared as text, so
-// that another spelling of a number would never be found.
-func checkChainID(chain string) error {
-	number, found := strings.CutPrefix(chain, "eip155:")
-	if found {
-		value, err := strconv.ParseUint(number, 10, 64)
-		if err == nil && strconv.FormatUint(value, 10) == number {
-			return nil
-		}
-	}
-	return errors.New("the chain is not eip155: and a decimal number without leading zeros")
-}
 
 // hidden stands for an endpoint wherever one would be printed.
 const hidden = "[hidden]"

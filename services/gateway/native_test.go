@@ -14,6 +14,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
+	"github.com/xmtp-selfhosted/backend/services/gateway"
 )
 
 func TestConfigurationIsPublished(t *testing.T) {
@@ -32,6 +33,22 @@ func TestConfigurationIsPublished(t *testing.T) {
 	require.EqualValues(t, 250, got.GetMls().GetMaxGroupMembers())
 	require.True(t, got.GetMls().GetCommitLogEnabled())
 	require.NotContains(t, got.String(), "secret")
+}
+
+// What the gateway publishes is what the reader verifies: it refuses the chains
+// that the reader refuses.
+func TestMistakesInChains(t *testing.T) {
+	for chains, want := range map[string]string{
+		"eip155:1=https://a,eip155:01=https://secret": "entry 2: the chain is not eip155: and a decimal number",
+		"cosmos:hub=https://secret":                   "entry 1: the chain is not eip155: and a decimal number",
+		"https://secret":                              "entry 1: the chain is not eip155: and a decimal number",
+		"eip155:1=https://secret,eip155:1=https://b":  "entry 2 repeats chain eip155:1, expected each chain once",
+	} {
+		var read gateway.Chains
+		err := read.UnmarshalText([]byte(chains))
+		require.ErrorContains(t, err, "XMTP_CHAINS: "+want, chains)
+		require.NotContains(t, err.Error(), "secret")
+	}
 }
 
 func TestHealthIsServingOnceEveryRoleWasReady(t *testing.T) {

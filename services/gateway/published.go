@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xmtp-selfhosted/backend/pkg/caip"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
@@ -41,9 +43,6 @@ type PublishedConfig struct {
 // them are not kept.
 type Chains []string
 
-// chainID is CAIP-2.
-var chainID = regexp.MustCompile(`^[-a-z0-9]{3,8}:[-_a-zA-Z0-9]{1,32}$`)
-
 // UnmarshalText reads eip155:1=https://…,eip155:8453=https://…
 func (c *Chains) UnmarshalText(text []byte) error {
 	*c = nil
@@ -52,8 +51,11 @@ func (c *Chains) UnmarshalText(text []byte) error {
 		if id = strings.TrimSpace(id); id == "" {
 			continue
 		}
-		if !chainID.MatchString(id) {
-			return fmt.Errorf("XMTP_CHAINS: entry %d does not start with a chain id such as eip155:1", i+1)
+		if err := caip.CheckEIP155(id); err != nil {
+			return fmt.Errorf("XMTP_CHAINS: entry %d: %w; expected entries like eip155:1=https://host, separated by commas", i+1, err)
+		}
+		if slices.Contains(*c, id) {
+			return fmt.Errorf("XMTP_CHAINS: entry %d repeats chain %s, expected each chain once", i+1, id)
 		}
 		*c = append(*c, id)
 	}
