@@ -21,14 +21,16 @@ const (
 // server is what one database says of itself.
 type server struct {
 	version, identifier int64
-	standby, feedback   bool
-	feedbackEvery       int64 // seconds
-	synchronous         string
-	position            int64 // bytes of the WAL, written or replayed
-	streaming           bool
+	// started tells a server from others of its cluster, whichever way leads to it.
+	started           time.Time
+	standby, feedback bool
+	feedbackEvery     int64 // seconds
+	synchronous       string
+	position          int64 // bytes of the WAL, written or replayed
+	streaming         bool
 }
 
-const askServer = `SELECT current_setting('server_version_num')::bigint, system_identifier, pg_is_in_recovery(),
+const askServer = `SELECT current_setting('server_version_num')::bigint, system_identifier, pg_postmaster_start_time(), pg_is_in_recovery(),
   current_setting('hot_standby_feedback')::boolean, (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_receiver_status_interval'),
   current_setting('synchronous_commit'),
   pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, '0/0')::bigint,
@@ -72,7 +74,7 @@ func (d *doctor) ask(ctx context.Context, area, variable, url string, more func(
 	}
 	defer func() { _ = connection.Close(context.WithoutCancel(ctx)) }()
 	var s server
-	err = connection.QueryRow(ctx, askServer).Scan(&s.version, &s.identifier, &s.standby, &s.feedback, &s.feedbackEvery, &s.synchronous, &s.position, &s.streaming)
+	err = connection.QueryRow(ctx, askServer).Scan(&s.version, &s.identifier, &s.started, &s.standby, &s.feedback, &s.feedbackEvery, &s.synchronous, &s.position, &s.streaming)
 	if err == nil {
 		if major := s.version / 10000; major < pglocal.MinVersion {
 			d.bad(area, fmt.Sprintf("upgrade it to version %d or newer", pglocal.MinVersion), "PostgreSQL %d is too old", major)
@@ -142,10 +144,13 @@ func (d *doctor) replica(area string, s server, primary *server) {
 		return
 	}
 	if !s.standby {
-		if primary != nil && s.position != primary.position {
-			d.bad(area, "stop one of the two: two primaries are two histories", "it is no standby: it takes writes of its own, or is the primary itself")
-		} else {
-			d.warn(area, "leave XMTP_REPLICA_URL empty", "it is no standby; it seems to be the primary itself")
+		switch {
+		case primary == nil:
+			d.warn(area, "look again once the primary answers: two primaries are two histories", "it is no standby, and whether it is the primary itself cannot be told")
+		case s.started.Equal(primary.started):
+			d.warn(area, "leave XMTP_REPLICA_URL empty until there is a replica", "it is no standby; it is the primary itself")
+		default:
+			d.bad(area, "stop one of the two: two primaries are two histories", "it is no standby: it takes writes of its own")
 		}
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal"
@@ -100,6 +101,27 @@ func TestDatabases(t *testing.T) {
 			require.Contains(t, found[0], c.expect)
 		})
 	}
+	t.Run("a busy primary as its own replica", func(t *testing.T) {
+		writing, stop := context.WithCancel(t.Context())
+		var load errgroup.Group
+		load.Go(func() error {
+			connection, err := pgx.Connect(t.Context(), good)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = connection.Close(context.Background()) }()
+			for writing.Err() == nil {
+				if _, err := connection.Exec(t.Context(), "SELECT pg_logical_emit_message(false, 'doctor', 'x')"); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		found := ofDatabases(t, good, good)
+		stop()
+		require.NoError(t, load.Wait())
+		require.Equal(t, []string{"warning replica: it is no standby; it is the primary itself"}, found)
+	})
 	t.Run("a transaction that stays open", func(t *testing.T) {
 		held, err := pgx.Connect(t.Context(), good)
 		require.NoError(t, err)
@@ -123,7 +145,7 @@ func TestDatabases(t *testing.T) {
 	t.Run("two primaries", func(t *testing.T) {
 		require.NoError(t, replica.Promote(t.Context()))
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			require.Equal(c, []string{"WRONG replica: it is no standby: it takes writes of its own, or is the primary itself"}, ofDatabases(t, good, replica.URL("postgres")))
+			require.Equal(c, []string{"WRONG replica: it is no standby: it takes writes of its own"}, ofDatabases(t, good, replica.URL("postgres")))
 		}, time.Minute, 100*time.Millisecond)
 	})
 }
