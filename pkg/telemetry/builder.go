@@ -39,12 +39,6 @@ func Catalogue() []Description {
 	return described
 }
 
-// xmtp_backend_info is 1; its label is the point.
-const (
-	infoName    = "xmtp_backend_info"
-	infoMeaning = "The version of the program, in a label; the value is 1."
-)
-
 func label(name, meaning string, values ...string) Label { return Label{name, meaning, values} }
 
 // builder collects the errors and the descriptions of instruments.

@@ -10,6 +10,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
+// xmtp_backend_info is 1; its label is the point.
+const (
+	infoName    = "xmtp_backend_info"
+	infoMeaning = "The version of the program, in a label; the value is 1."
+)
+
 // Metrics are the instruments of one role. Their names are those that operators
 // of comparable backends already chart; the Prometheus exporter appends _total
 // to counters.

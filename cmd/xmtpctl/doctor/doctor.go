@@ -26,7 +26,8 @@ const (
 // Finding is one thing that was looked at. It holds no secret: of a URL only the
 // variable is named.
 type Finding struct {
-	// Area is configuration, primary, replica, bus, chain or endpoint.
+	// Area is configuration, primary, replica, bus, chain or endpoint; one of several
+	// replicas has its place, as in replica 2, and a chain its id, as in chain eip155:1.
 	Area  string `json:"area"`
 	State State  `json:"state"`
 	Found string `json:"found"`
