@@ -176,13 +176,18 @@ func (a *app) healthCommand() *cobra.Command {
 				return err
 			}
 			if a.json {
-				return a.message(response)
+				if err := a.message(response); err != nil {
+					return err
+				}
 			}
 			failing := 0
 			for _, service := range sortedKeys(response.GetStatuses()) {
 				state := response.GetStatuses()[service].GetStatus()
 				if state != healthv1.HealthCheckResponse_SERVING {
 					failing++
+				}
+				if a.json {
+					continue
 				}
 				label := service
 				if label == "" {
