@@ -5,6 +5,7 @@ package bench
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -56,7 +57,9 @@ type Config struct {
 	// opened at a role.
 	PublishEndpoint string
 	TLS             bool
-	Workload        Workload
+	// TLSServerName is the name of the server's certificate; empty is the endpoint's.
+	TLSServerName string
+	Workload      Workload
 	// Warmup runs before Duration and is not counted.
 	Warmup, Duration time.Duration
 	// Concurrency is how many callers wait for their answers at the same time.
@@ -213,7 +216,7 @@ func newRun(config Config, progress func(Point)) (*run, error) {
 	r := &run{config: config, progress: progress, called: newRecorder(), delivered: newRecorder()}
 	transport := insecure.NewCredentials()
 	if config.TLS {
-		transport = credentials.NewTLS(nil)
+		transport = credentials.NewTLS(&tls.Config{ServerName: config.TLSServerName, MinVersion: tls.VersionTLS12})
 	}
 	dial := func(endpoint string) (conns []*grpc.ClientConn, err error) {
 		for range config.Connections {

@@ -34,7 +34,7 @@ func (a *app) workloadCommand(workload bench.Workload, about string) *cobra.Comm
 		Short: strings.ToUpper(about[:1]) + about[1:],
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config.Endpoint, config.TLS = a.endpoint, a.tls
+			config.Endpoint, config.TLS, config.TLSServerName = a.endpoint, a.tls, a.tlsServerName
 			result, err := bench.Run(cmd.Context(), config, showProgress(cmd.ErrOrStderr()))
 			if err != nil {
 				return err

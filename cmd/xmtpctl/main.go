@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,10 +29,11 @@ func main() {
 
 // app is what the commands share: where the backend is and how to print.
 type app struct {
-	endpoint string
-	tls      bool
-	json     bool
-	out      io.Writer
+	endpoint      string
+	tls           bool
+	tlsServerName string
+	json          bool
+	out           io.Writer
 }
 
 // maxMessageBytes leaves room above the backend's own ceiling, so that its
@@ -44,10 +47,18 @@ func newRoot(out io.Writer) *cobra.Command {
 		Short:         "A command-line client of the self-hosted XMTP backend",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if a.tlsServerName != "" && !a.tls {
+				return errors.New("--tls-server-name is given without --tls, expected both")
+			}
+			return nil
+		},
 	}
 	root.SetOut(out)
 	root.PersistentFlags().StringVar(&a.endpoint, "endpoint", "127.0.0.1:5050", "host:port of the gateway")
 	root.PersistentFlags().BoolVar(&a.tls, "tls", false, "use TLS, as for a public endpoint")
+	root.PersistentFlags().StringVar(&a.tlsServerName, "tls-server-name", "",
+		"with --tls, the name that the server's certificate must have, when it is not that of --endpoint")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, one value a line")
 	root.AddCommand(a.publishCommand(), a.queryCommand(), a.newestCommand(), a.tailCommand(), a.inboxCommand(),
 		a.configCommand(), a.healthCommand(), a.demoCommand(), a.benchCommand(), a.doctorCommand())
@@ -58,7 +69,7 @@ func newRoot(out io.Writer) *cobra.Command {
 func (a *app) connect() (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
 	if a.tls {
-		transport = credentials.NewTLS(nil)
+		transport = credentials.NewTLS(&tls.Config{ServerName: a.tlsServerName, MinVersion: tls.VersionTLS12})
 	}
 	connection, err := grpc.NewClient(a.endpoint, grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))

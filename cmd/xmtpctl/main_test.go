@@ -1,11 +1,23 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -50,4 +62,37 @@ func TestHealthFailsWhenAServiceIsDown(t *testing.T) {
 			}
 		})
 	}
+}
+
+// certified is a certificate for chat.example.org alone. Roots are read once in a
+// process, so there is one.
+var certified = sync.OnceValues(func() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"chat.example.org"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	encoded, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{encoded}, PrivateKey: key}, err
+})
+
+func TestTheCertificateMayBeOfAnotherNameThanTheAddress(t *testing.T) {
+	certificate, err := certified()
+	require.NoError(t, err)
+	roots := filepath.Join(t.TempDir(), "roots.pem")
+	require.NoError(t, os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}), 0o600))
+	t.Setenv("SSL_CERT_FILE", roots)
+	address := serveHealth(t, healthv1.HealthCheckResponse_SERVING, grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
+	call := func(flags ...string) error {
+		_, err := xmtpctl(t, append([]string{"health", "--endpoint", address}, flags...)...)
+		return err
+	}
+	require.NoError(t, call("--tls", "--tls-server-name", "chat.example.org"))
+	require.ErrorContains(t, call("--tls"), "certificate")
+	require.ErrorContains(t, call("--tls", "--tls-server-name", "other.example.org"), "certificate is valid for chat.example.org")
+	require.ErrorContains(t, call("--tls-server-name", "chat.example.org"), "without --tls")
 }
