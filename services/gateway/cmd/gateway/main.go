@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/program"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/services/gateway"
 )
@@ -17,6 +18,10 @@ import (
 var version = "dev"
 
 func main() {
+	role := program.Program{Name: telemetry.Gateway, Version: version, About: "serves the public port of the backend and forwards to the other roles."}
+	if code, done := role.Answer(os.Args[1:], os.Stdout, os.Stderr); done {
+		os.Exit(code)
+	}
 	if err := run(); err != nil {
 		slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error("the gateway stopped", "cause", err.Error())
 		os.Exit(1)

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/program"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/services/publisher"
@@ -23,6 +23,13 @@ import (
 var version = "dev"
 
 func main() {
+	role := program.Program{
+		Name: telemetry.Publisher, Version: version, About: "stores envelopes and announces them to the streamers.",
+		Commands: []program.Command{{Name: "migrate", About: "brings the schema of the database up to date and ends"}},
+	}
+	if code, done := role.Answer(os.Args[1:], os.Stdout, os.Stderr); done {
+		os.Exit(code)
+	}
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -34,9 +41,6 @@ func main() {
 
 func run(ctx context.Context, logger *slog.Logger, args []string) error {
 	if len(args) > 0 {
-		if len(args) > 1 || args[0] != "migrate" {
-			return errors.New("usage: publisher [migrate]")
-		}
 		return migrate(ctx, logger)
 	}
 	return serve(ctx)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
+	"github.com/xmtp-selfhosted/backend/pkg/program"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/services/streamer"
 )
@@ -19,6 +20,10 @@ import (
 var version = "dev"
 
 func main() {
+	role := program.Program{Name: telemetry.Streamer, Version: version, About: "delivers envelopes to open streams."}
+	if code, done := role.Answer(os.Args[1:], os.Stdout, os.Stderr); done {
+		os.Exit(code)
+	}
 	if err := run(); err != nil {
 		slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error("the streamer stopped", "cause", err.Error())
 		os.Exit(1)
