@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
+
+// version is set by the build.
+var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,6 +49,7 @@ func newRoot(out io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "xmtpctl",
 		Short:         "A command-line client of the self-hosted XMTP backend",
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -55,14 +60,30 @@ func newRoot(out io.Writer) *cobra.Command {
 		},
 	}
 	root.SetOut(out)
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.PersistentFlags().StringVar(&a.endpoint, "endpoint", "127.0.0.1:5050", "host:port of the gateway")
 	root.PersistentFlags().BoolVar(&a.tls, "tls", false, "use TLS, as for a public endpoint")
 	root.PersistentFlags().StringVar(&a.tlsServerName, "tls-server-name", "",
 		"with --tls, the name that the server's certificate must have, when it is not that of --endpoint")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, one value a line")
 	root.AddCommand(a.publishCommand(), a.queryCommand(), a.newestCommand(), a.tailCommand(), a.inboxCommand(),
-		a.configCommand(), a.healthCommand(), a.demoCommand(), a.benchCommand(), a.doctorCommand())
+		a.configCommand(), a.healthCommand(), a.demoCommand(), a.benchCommand(), a.doctorCommand(), a.versionCommand())
 	return root
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Show the version of xmtpctl; config shows that of the backend",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if a.json {
+				return json.NewEncoder(a.out).Encode(map[string]string{"version": version})
+			}
+			_, err := fmt.Fprintln(a.out, "xmtpctl", version)
+			return err
+		},
+	}
 }
 
 // connect opens the connection that one command uses.

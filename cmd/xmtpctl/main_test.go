@@ -96,3 +96,11 @@ func TestTheCertificateMayBeOfAnotherNameThanTheAddress(t *testing.T) {
 	require.ErrorContains(t, call("--tls", "--tls-server-name", "other.example.org"), "certificate is valid for chat.example.org")
 	require.ErrorContains(t, call("--tls-server-name", "chat.example.org"), "without --tls")
 }
+
+func TestVersion(t *testing.T) {
+	for line, want := range map[string]string{"version": "xmtpctl dev\n", "--version": "xmtpctl dev\n", "version --json": `{"version":"dev"}` + "\n"} {
+		out, err := xmtpctl(t, strings.Fields(line)...)
+		require.NoError(t, err)
+		require.Equal(t, want, out, line)
+	}
+}
