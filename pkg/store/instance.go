@@ -177,6 +177,9 @@ func (p *InstancePool) same(seen Instance) bool {
 func (p *InstancePool) admit(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, p.connect.ConnectTimeout)
 	defer cancel()
+	p.mu.Lock()
+	high := p.high // reads that end from here on may be newer than this connection's answer
+	p.mu.Unlock()
 	seen, xmin, err := identify(ctx, conn)
 	if err != nil {
 		return err
@@ -188,7 +191,7 @@ func (p *InstancePool) admit(ctx context.Context, conn *pgx.Conn) error {
 		return errNotPinned
 	case !p.same(seen):
 		return p.lost(&InstanceChangedError{Pinned: p.base.Instance, Seen: seen})
-	case xmin < p.high:
+	case xmin < min(high, p.high):
 		return p.lost(&InstanceChangedError{Pinned: p.base.Instance, Seen: seen, WentBack: true})
 	}
 	return nil

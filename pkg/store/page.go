@@ -24,6 +24,8 @@ type PageRequest struct {
 
 // PageRow is one stored envelope, ready to be sent.
 type PageRow struct {
+	// Request is the index of the request that it answers.
+	Request    int
 	Topic      topic.Topic
 	SequenceID topic.SequenceID
 	// ServerNS is the start of the storing transaction in Unix nanoseconds.
@@ -32,11 +34,11 @@ type PageRow struct {
 	Encoded []byte
 }
 
-// ReadPage reads rows of many topics in one snapshot: topics in the order of
+// ReadPage reads rows of many topics in one snapshot: in the order of
 // requests, ascending within each. It takes turns over the topics, a row each,
 // until the payloads taken pass maxBytes, so a page holds at least one row if
 // there is any, and at most maxBytes and one envelope. cut says that the bytes,
-// not MaxRows, left rows out. Requests should name each topic once.
+// not MaxRows, left rows out.
 func (p *InstancePool) ReadPage(ctx context.Context, requests []PageRequest, maxBytes int) (rows []PageRow, cut bool, err error) {
 	if len(requests) == 0 {
 		return nil, false, nil
@@ -51,14 +53,15 @@ func (p *InstancePool) ReadPage(ctx context.Context, requests []PageRequest, max
 	err = p.onInstance(ctx, func() error {
 		return p.read(ctx, pageStatement, params, func() { rows, found = nil, 0 }, func(values [][]byte) error {
 			c := columns{values: values}
-			request := requests[c.int64()-1]
-			meta, payload := c.stored(request.Topic)
+			n := int(c.int64()) - 1 // WITH ORDINALITY counts from 1
+			meta, payload := c.stored(requests[n].Topic)
 			found = c.int64()
 			if c.err != nil {
 				return c.err
 			}
 			encoded := make([]byte, 0, envelope.ServerSize(&meta, payload))
 			rows = append(rows, PageRow{
+				Request:    n,
 				Topic:      meta.Topic,
 				SequenceID: meta.SequenceID,
 				ServerNS:   meta.ServerNS,

@@ -3,6 +3,7 @@ package store_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,13 +92,16 @@ func TestAPageIsAPrefixAboveEachCursor(t *testing.T) {
 		})
 	}
 	rows, cut, err := pool.ReadPage(t.Context(), []store.PageRequest{
-		{Topic: group(3), MaxRows: 100}, {Topic: group(9), MaxRows: 1}, {Topic: group(1), After: stored[group(1)][0], MaxRows: 2}}, 1<<20)
+		{Topic: group(3), MaxRows: 100}, {Topic: group(9), MaxRows: 1}, {Topic: group(1), After: stored[group(1)][0], MaxRows: 2},
+		{Topic: group(1), MaxRows: 3}}, 1<<20) // a topic twice, from different positions
 	require.NoError(t, err)
 	require.False(t, cut)
+	var requests []int
 	for _, row := range rows {
-		all = append(all, row.SequenceID)
+		all, requests = append(all, row.SequenceID), append(requests, row.Request)
 	}
-	require.Equal(t, append(append([]topic.SequenceID{}, stored[group(3)]...), stored[group(1)][1:3]...), all, "topics in the order of the request")
+	require.Equal(t, slices.Concat(stored[group(3)], stored[group(1)][1:3], stored[group(1)][:3]), all, "in the order of the requests")
+	require.Equal(t, []int{0, 0, 0, 0, 0, 2, 2, 3, 3, 3}, requests)
 }
 
 // The bytes of a page are spent in turns over its topics, and a page always

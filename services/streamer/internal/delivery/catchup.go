@@ -128,9 +128,8 @@ const idleRounds = 64
 // bounds allow it.
 func (e *Engine) dispatch() {
 	for idle := 0; idle < idleRounds && e.mayFetch(); {
-		f := &Fetch{MaxBytes: e.config.PageBytes}
-		f.reserved = e.config.PageBytes + e.config.EnvelopeBytes + e.config.PageRows*rowBytes
-		if e.used+f.reserved > e.config.BudgetBytes {
+		f := &Fetch{MaxBytes: e.config.PageBytes, reserved: e.reservation()}
+		if e.isShort() {
 			return // until somebody releases bytes; whoever waits longest is next
 		}
 		e.used += f.reserved
@@ -155,6 +154,14 @@ func (e *Engine) dispatch() {
 		e.effects.Fetch = append(e.effects.Fetch, f)
 	}
 }
+
+// reservation is what a page may take of the budget.
+func (e *Engine) reservation() int {
+	return e.config.PageBytes + e.config.EnvelopeBytes + e.config.PageRows*rowBytes
+}
+
+// isShort says that the budget has no room for a page: nobody catches up.
+func (e *Engine) isShort() bool { return e.used+e.reservation() > e.config.BudgetBytes }
 
 // pageRows is how many rows are about a page, judged by those read so far: what
 // a page leaves out for lack of bytes was read in vain.

@@ -34,13 +34,14 @@ type Config struct {
 	// MaxTopics is the most registrations of a session.
 	MaxTopics int
 
-	// SlowClient is how long a full output may stand still.
+	// SlowClient is how long a full output may stand still, and any output while the
+	// budget is short.
 	SlowClient time.Duration
 	// LostDatabase is how long streams stay open without a database connection.
 	LostDatabase time.Duration
 }
 
 // budgetShare divides the free budget: a session may hold one part of it in its
-// output before history waits. Some budget so stays free for other sessions,
-// however many do not read.
+// output before more waits. Some budget so stays free for other sessions, however
+// many do not read.
 const budgetShare = 8

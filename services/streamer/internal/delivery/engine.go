@@ -208,8 +208,10 @@ func (e *Engine) Tick(now time.Time) {
 	e.dispatch()
 }
 
+// checkSlow ends a session whose client takes nothing: when its output is full, and
+// any output while the budget is short, which stands in the way of all others.
 func (e *Engine) checkSlow(s *Session) {
-	if !s.full || s.err != nil {
+	if s.err != nil || !s.full && (s.out.bytes == 0 || !e.isShort()) {
 		s.stuckSince = time.Time{}
 		return
 	}

@@ -73,6 +73,12 @@ func (r *rig) update(s *Session, u Update) {
 	r.updates[s]++
 	u.ID, u.Answer = r.updates[s], Applied
 	r.do(func(e *Engine) { require.True(r.t, e.Begin(s, u)) })
+	r.finish(s)
+}
+
+// finish carries out an update that has begun.
+func (r *rig) finish(s *Session) {
+	r.t.Helper()
 	for {
 		var progress Progress
 		var failure *fault.Error
@@ -82,7 +88,8 @@ func (r *rig) update(s *Session, u Update) {
 		case Done:
 			return
 		case NeedHeads:
-			names := s.Pending()
+			names, ended := s.Pending()
+			require.Nil(r.t, ended)
 			heads := make([]topic.SequenceID, len(names))
 			for i, name := range names {
 				if rows := r.rows[name]; len(rows) > 0 {
@@ -478,4 +485,102 @@ func TestAClientThatChurnsTopicsDoesNotGrowTheQueue(t *testing.T) {
 		linked++
 	}
 	require.LessOrEqual(t, linked, 2*len(all)+1024)
+}
+
+// The client went away while its update waited for a read of heads.
+func TestAnUpdateOfAClosedSessionReadsNoHeads(t *testing.T) {
+	r := newRig(t, testConfig())
+	s := r.open()
+	r.do(func(e *Engine) {
+		require.True(t, e.Begin(s, Update{Adds: []Add{{Topic: modelTopic(0)}}, Answer: Applied}))
+	})
+	for progress := More; progress != NeedHeads; {
+		r.do(func(e *Engine) { progress, _ = e.Step(s) })
+	}
+	r.do(func(e *Engine) { require.False(t, e.Close(s)) })
+	names, ended := s.Pending()
+	require.Empty(t, names)
+	require.Equal(t, fault.Cancelled, ended.Kind)
+	r.do(func(e *Engine) { e.Heads(s, nil) })
+}
+
+// Notices that were dropped for lack of room and notices that have served are
+// counted once each.
+func TestNoticesAreForgottenOnce(t *testing.T) {
+	const size, room, sent = 100, 1500, 4000
+	config := testConfig()
+	config.NoticeBytes = size * room
+	r := newRig(t, config)
+	s := r.open()
+	hot, other := modelTopic(0), modelTopic(1)
+	r.store(hot, size)
+	r.add(s, hot, other)
+	for range 3 {
+		// While the page is on its way, far more notices come than there is room for.
+		for range sent {
+			r.publish(hot, size)
+		}
+		require.LessOrEqual(t, r.engine.noticeBytes, config.NoticeBytes)
+		for len(r.fetches) > 0 || r.next(s) != nil {
+			if len(r.fetches) > 0 {
+				r.page()
+			}
+		}
+		r.publish(other, size)
+		forgotten := 0
+		for _, k := range r.engine.notices {
+			if k.entry == nil {
+				forgotten++
+			}
+		}
+		require.Equal(t, forgotten, r.engine.forgotten)
+	}
+}
+
+// Clients that change their topics and read none of the answers leave room for
+// those that read, and end when they are too many.
+func TestAnswersThatNobodyReadsDelayNobodyElse(t *testing.T) {
+	for name, hoarders := range map[string]int{"some": 40, "too many": 400} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, testConfig())
+			all := names(60)
+			for range hoarders {
+				s := r.open()
+				for begun := true; begun; {
+					for _, u := range []Update{{Answer: Applied}, {Answer: Applied}} {
+						if s.Registered() == 0 {
+							for _, name := range all {
+								u.Adds = append(u.Adds, Add{Topic: name})
+							}
+						} else {
+							u.Removes = all
+						}
+						r.do(func(e *Engine) { begun = e.Begin(s, u) })
+						if !begun {
+							break
+						}
+						r.finish(s)
+					}
+				}
+			}
+			reader, topic := r.open(), modelTopic(1000)
+			r.store(topic, 500)
+			r.add(reader, topic)
+			require.Equal(t, Applied, r.next(reader).Kind)
+			require.Nil(t, r.next(reader))
+			if name == "too many" {
+				require.Empty(t, r.fetches, "the budget is short")
+				r.tick(0)
+				r.tick(r.engine.config.SlowClient)
+				require.Len(t, r.ended, hoarders)
+				for _, s := range r.ended {
+					require.Equal(t, errSlow, s.Err())
+					r.do(func(e *Engine) { e.Close(s) })
+				}
+				require.Nil(t, reader.Err())
+			}
+			r.page()
+			require.Len(t, r.next(reader).Envelopes, 1)
+		})
+	}
 }

@@ -396,7 +396,8 @@ func (m *model) readHeads() {
 }
 
 func (m *model) readHeadsOf(c *client) {
-	for _, name := range c.session.Pending() {
+	names, _ := c.session.Pending()
+	for _, name := range names {
 		head := topic.SequenceID(0)
 		if rows := m.shown(name); len(rows) > 0 {
 			head = rows[len(rows)-1].id

@@ -147,13 +147,13 @@ func (e *Engine) dropOldest() {
 	k := e.notices[0]
 	e.notices[0] = nil
 	e.notices = e.notices[1:]
-	if k.entry == nil {
-		return
+	if k.entry != nil {
+		c := k.entry.catching
+		at := sort.Search(len(c.kept), func(i int) bool { return c.kept[i].envelope.SequenceID >= k.envelope.SequenceID })
+		c.kept = append(c.kept[:at], c.kept[at+1:]...)
+		e.forget(k)
 	}
-	c := k.entry.catching
-	at := sort.Search(len(c.kept), func(i int) bool { return c.kept[i].envelope.SequenceID >= k.envelope.SequenceID })
-	c.kept = append(c.kept[:at], c.kept[at+1:]...)
-	e.forget(k)
+	e.forgotten-- // those that are still in the order of arrival are counted
 }
 
 func (e *Engine) forget(k *kept) {

@@ -27,6 +27,7 @@ type Session struct {
 	inReady     bool // is in Engine.ready
 	busy        bool // somebody calls Next until it returns nil
 	wantsRoom   bool
+	wanted      int // bytes of the answer that waits for room
 	// full is set when something was refused for lack of room.
 	full       bool
 	stuckSince time.Time
@@ -129,7 +130,7 @@ func (e *Engine) Next(s *Session) *Frame {
 
 // freed lets a session go on that waited for room.
 func (e *Engine) freed(s *Session) {
-	if s.wantsRoom && e.roomForUpdate(s) {
+	if s.wantsRoom && e.roomForAnswer(s, s.wanted) {
 		s.wantsRoom = false
 		e.effects.Room = append(e.effects.Room, s)
 	}
@@ -139,15 +140,24 @@ func (e *Engine) freed(s *Session) {
 	}
 }
 
-// roomForPage says whether a page may be fetched for the session.
+// roomForPage says whether a page may be fetched for the session: at least one
+// envelope of it has to fit, else it would be read in vain again and again.
 func (e *Engine) roomForPage(s *Session) bool {
 	page := e.config.PageBytes + e.config.EnvelopeBytes
 	return s.out.frames < e.config.SessionFrames && (s.out.bytes == 0 ||
-		s.out.bytes+page <= e.config.SessionBytes && s.out.bytes <= (e.config.BudgetBytes-e.used)/budgetShare)
+		s.out.bytes+page <= e.config.SessionBytes && e.isShare(s.out.bytes+e.config.EnvelopeBytes))
 }
 
-func (e *Engine) roomForUpdate(s *Session) bool {
-	return s.out.frames < e.config.SessionFrames && s.out.bytes < e.config.SessionBytes
+// roomForAnswer says whether an update with an answer of so many bytes may begin.
+func (e *Engine) roomForAnswer(s *Session, bytes int) bool {
+	return s.out.frames < e.config.SessionFrames && (s.out.bytes == 0 ||
+		s.out.bytes+bytes <= e.config.SessionBytes && e.isShare(s.out.bytes+bytes))
+}
+
+// isShare says whether a session may hold so many bytes, which leave enough of the
+// budget for the others.
+func (e *Engine) isShare(bytes int) bool {
+	return bytes <= (e.config.BudgetBytes-e.used)/budgetShare
 }
 
 // admitLive queues an envelope that is proven to follow the floor. False is for
@@ -206,7 +216,7 @@ func (e *Engine) room(s *Session, envelope *Envelope, size int, newFrame bool) b
 		fits = fits && o.frames < e.config.SessionFrames
 	}
 	if envelope.holders == 0 {
-		fits = fits && e.used+len(envelope.Encoded) <= e.config.BudgetBytes
+		fits = fits && e.used+len(envelope.Encoded) <= e.config.BudgetBytes && (o.bytes == 0 || e.isShare(o.bytes+size))
 	}
 	if !fits {
 		s.full = true

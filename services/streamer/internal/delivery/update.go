@@ -62,8 +62,8 @@ func (e *Engine) Begin(s *Session, u Update) bool {
 	if s.err != nil {
 		return true // Step says so
 	}
-	if !e.roomForUpdate(s) {
-		s.wantsRoom, s.full = true, true
+	if bytes := answerBytes(len(u.Adds)); !e.roomForAnswer(s, bytes) {
+		s.wantsRoom, s.wanted, s.full = true, bytes, true
 		return false
 	}
 	s.update = &pending{Update: u, total: len(s.registrations)}
@@ -175,13 +175,17 @@ func (e *Engine) add(s *Session, u *pending) {
 	}
 }
 
-// Pending returns the new topics of the update, in add order.
-func (s *Session) Pending() []topic.Topic {
+// Pending returns the new topics of the update, in add order, or why the session has
+// ended meanwhile.
+func (s *Session) Pending() ([]topic.Topic, *fault.Error) {
+	if s.err != nil {
+		return nil, s.err
+	}
 	names := make([]topic.Topic, len(s.update.added))
 	for i, r := range s.update.added {
 		names[i] = r.entry.name
 	}
-	return names
+	return names, nil
 }
 
 // Heads are the visible heads of Pending, read after NeedHeads. The answer is
@@ -203,13 +207,15 @@ func (e *Engine) Heads(s *Session, heads []topic.SequenceID) {
 // queued before, and before anything of the new registrations.
 func (e *Engine) answer(s *Session, targets []Target) {
 	u := s.update
-	f := &Frame{Kind: u.Answer, ID: u.ID, Targets: targets, Bytes: controlBytes + targetBytes*len(targets)}
+	f := &Frame{Kind: u.Answer, ID: u.ID, Targets: targets, Bytes: answerBytes(len(targets))}
 	s.out.flush()
 	s.out.live.push(f)
 	s.out.barrier = s.out.live.queued
 	e.queued(s, f)
 	u.next(activating)
 }
+
+func answerBytes(targets int) int { return controlBytes + targetBytes*targets }
 
 // activate makes registrations current or lets them catch up, after their
 // targets were queued.

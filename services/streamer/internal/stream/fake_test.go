@@ -59,7 +59,7 @@ func (d *table) ReadPage(_ context.Context, requests []store.PageRequest, maxByt
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	bytes := 0
-	for _, q := range requests {
+	for i, q := range requests {
 		n := 0
 		for _, row := range d.rows {
 			if row.Topic != q.Topic || row.SequenceID <= q.After || n == q.MaxRows {
@@ -69,6 +69,7 @@ func (d *table) ReadPage(_ context.Context, requests []store.PageRequest, maxByt
 				cut = true
 				break
 			}
+			row.Request = i
 			rows = append(rows, row)
 			bytes += len(row.Encoded)
 			n++

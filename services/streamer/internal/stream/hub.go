@@ -184,20 +184,18 @@ func (h *Hub) fetch(f *delivery.Fetch) {
 
 // split gives each request its rows; they come in the order of the requests.
 func split(f *delivery.Fetch, rows []store.PageRow, cut bool) []delivery.Result {
-	envelopes := make([]delivery.Envelope, len(rows))
-	pointers := make([]*delivery.Envelope, len(rows))
-	for i, row := range rows {
-		envelopes[i] = delivery.Envelope{SequenceID: row.SequenceID, ServerNS: row.ServerNS, Encoded: row.Encoded}
-		pointers[i] = &envelopes[i]
+	envelopes := make([]*delivery.Envelope, len(rows))
+	for i, row := range rows { // each by itself: one that waits to be sent keeps no other
+		envelopes[i] = &delivery.Envelope{SequenceID: row.SequenceID, ServerNS: row.ServerNS, Encoded: row.Encoded}
 	}
 	results := make([]delivery.Result, len(f.Requests))
 	at := 0
 	for i, q := range f.Requests {
 		from := at
-		for at < len(rows) && rows[at].Topic == q.Topic {
+		for at < len(rows) && rows[at].Request == i {
 			at++
 		}
-		results[i] = delivery.Result{Envelopes: pointers[from:at], More: cut || at-from == q.MaxRows}
+		results[i] = delivery.Result{Envelopes: envelopes[from:at], More: cut || at-from == q.MaxRows}
 	}
 	return results
 }

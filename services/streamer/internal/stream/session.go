@@ -159,8 +159,11 @@ func (s *session) readHeads() error {
 		return context.Cause(ctx)
 	}
 	s.hub.mu.Lock()
-	names := s.delivery.Pending()
+	names, ended := s.delivery.Pending()
 	s.hub.mu.Unlock()
+	if ended != nil {
+		return ended
+	}
 	heads, err := s.hub.database.Heads(ctx, names)
 	if err != nil {
 		return headsError(err)
