@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -18,10 +19,8 @@ import (
 	"github.com/xmtp-selfhosted/backend/cmd/stack"
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/publisher"
 )
-
-// gcPercent is the default of XMTP_PUBLISHER_GC_PERCENT.
-const gcPercent = 400
 
 const usage = `devstack runs the whole backend on this machine and stops it on Ctrl-C.
 
@@ -64,8 +63,6 @@ func run(ctx context.Context, out io.Writer, verbose bool) error {
 		return err
 	}
 	defer observed.Close(ctx)
-	// The same trade of memory for time that a publisher of its own makes.
-	debug.SetGCPercent(gcPercent)
 	begun := time.Now()
 	running, err := stack.Start(ctx, stack.Options{
 		Dir: dir, Environment: environment,
@@ -75,7 +72,13 @@ func run(ctx context.Context, out io.Writer, verbose bool) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nReady after %.1f s.\n\n%s\n", time.Since(begun).Seconds(), table(running.Endpoints))
+	// The same trade of memory for time that a publisher of its own makes.
+	cfg, err := config.LoadFrom[publisher.Config](running.Environment())
+	if err != nil {
+		return errors.Join(err, running.Stop())
+	}
+	debug.SetGCPercent(cfg.GCPercent)
+	fmt.Fprintf(out, "\nReady after %.1f s.\n\n%s\n", time.Since(begun).Seconds(), table(running.Endpoints, environment))
 	failure := running.Failed(ctx)
 	fmt.Fprintln(out, "\nStopping.")
 	if err := running.Stop(); err != nil {
@@ -115,10 +118,21 @@ func environ() map[string]string {
 	return environment
 }
 
-func table(e stack.Endpoints) string {
+// table shows where everything is. The URL of a server that is not the stack's
+// own may hold a password, and what is shown here ends up in logs and pictures.
+func table(e stack.Endpoints, environment map[string]string) string {
 	scheme := "http"
-	if os.Getenv("XMTP_TLS_CERT_FILE") != "" {
+	if environment["XMTP_TLS_CERT_FILE"] != "" {
 		scheme = "https"
+	}
+	if environment["XMTP_PRIMARY_URL"] != "" {
+		e.PrimaryURL = "as XMTP_PRIMARY_URL says"
+		if e.ReplicaURL != "" {
+			e.ReplicaURL = "as XMTP_REPLICA_URL says"
+		}
+	}
+	if environment["XMTP_NATS_URL"] != "" {
+		e.NATSURL = "as XMTP_NATS_URL says"
 	}
 	return fmt.Sprintf(`  gateway    %s://%s   gRPC, gRPC-Web, HTTP with JSON
   publisher  %s

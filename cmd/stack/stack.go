@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -376,15 +377,18 @@ func (s *Stack) Stop() error {
 	return errors.Join(errs...)
 }
 
+// Environment is the variables of the roles, with what was filled in.
+func (s *Stack) Environment() map[string]string { return maps.Clone(s.environment) }
+
 // writeEndpoints puts the file in place whole, so that who waits for it never
-// reads half of it.
+// reads half of it. It is for its owner alone: a URL may hold a password.
 func (s *Stack) writeEndpoints() error {
 	encoded, err := json.MarshalIndent(s.Endpoints, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write the endpoints: %w", err)
 	}
 	target := filepath.Join(s.options.Dir, File)
-	if err := os.WriteFile(target+".new", append(encoded, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(target+".new", append(encoded, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write the endpoints: %w", err)
 	}
 	return os.Rename(target+".new", target)
