@@ -80,6 +80,11 @@ func (h *Handler) parseSignatures(request []byte) ([]wallet.Request, error) {
 		if n := copy(asked[i].Hash[:], signature.GetHash()); n != len(asked[i].Hash) || n != len(signature.GetHash()) {
 			return nil, atSignature(i, fault.Invalidf(fault.NoReason, "the hash has %d bytes, expected %d", len(signature.GetHash()), len(asked[i].Hash)))
 		}
+		// Each verification makes several copies of its signature and sends it to
+		// the chain's endpoint. A longer one could be in no identity update either.
+		if n, most := uint64(len(signature.GetSignature())), h.limits.MaxEnvelopeBytes; n > most {
+			return nil, atSignature(i, fault.Invalidf(fault.NoReason, "the signature has %d bytes, expected at most %d", n, most))
+		}
 	}
 	return asked, nil
 }

@@ -130,6 +130,23 @@ func TestVerificationsAreBounded(t *testing.T) {
 	require.Zero(t, v.asked.Load(), "refused before any work")
 }
 
+// A signature may be as long as an envelope, in which it would be published.
+func TestBytesOfASignature(t *testing.T) {
+	most := int(limit.Default().MaxEnvelopeBytes)
+	asked := same(3, valid)
+	asked[2].Signature = make([]byte, most)
+	got, err := ask(t, &verifier{}, asked)
+	require.NoError(t, err)
+	require.True(t, got[2].GetIsValid())
+
+	asked[2].Signature = make([]byte, most+1)
+	v := &verifier{}
+	_, err = ask(t, v, asked)
+	require.Equal(t, fault.Invalid, fault.KindOf(err))
+	require.EqualError(t, err, "signature 2: the signature has 1048577 bytes, expected at most 1048576")
+	require.Zero(t, v.asked.Load(), "refused before any work")
+}
+
 // A malformed entry is named, and nothing is asked for the others.
 func TestMalformedSignatures(t *testing.T) {
 	for name, spoil := range map[string]func(s *backendv1.VerifySmartContractWalletSignaturesRequest_Signature){
