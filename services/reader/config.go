@@ -18,7 +18,8 @@ import (
 type Config struct {
 	// Listen is where the gateway finds the role.
 	Listen string `env:"READER_LISTEN" envDefault:":5052"`
-	// PrimaryURL serves Query.
+	// PrimaryURL serves Query. A standby is refused; of several hosts, the primary
+	// is taken.
 	PrimaryURL config.Secret `env:"PRIMARY_URL,required,notEmpty"`
 	// ReplicaURL serves the other reads: the first that is up of a
 	// comma-separated list, each naming one server instance. Without any, the

@@ -16,6 +16,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/pkg/wallet"
 	"github.com/xmtp-selfhosted/backend/services/reader/internal/database"
@@ -68,7 +69,9 @@ func New(cfg Config, deps Deps) (*Reader, error) {
 
 func (r *Reader) openDatabases(cfg Config) error {
 	var err error
-	r.primary, err = database.Open("primary", []config.Secret{cfg.PrimaryURL}, cfg.Database, cfg.Pool, r.deps.Metrics, r.databaseChanged)
+	// Query reads the primary and nothing else (API-018), also while the URL's name
+	// or one of its hosts leads to a standby.
+	r.primary, err = database.Open("primary", []config.Secret{cfg.PrimaryURL}, cfg.Database, cfg.Pool, r.deps.Metrics, r.databaseChanged, store.PrimaryOnly)
 	if err != nil {
 		return err
 	}

@@ -54,11 +54,12 @@ type Set struct {
 
 // Open prepares the connections to the servers; none is reached before Run or
 // the first read. metrics may be nil. changed is called by Run after a server went up, which has no cause, or down, or is
-// down for another cause. Close ends it.
-func Open(name string, urls []config.Secret, cfg Config, pool store.PoolConfig, metrics *telemetry.Metrics, changed func(server string, cause error)) (*Set, error) {
+// down for another cause. options are of all connections. Close ends it.
+func Open(name string, urls []config.Secret, cfg Config, pool store.PoolConfig, metrics *telemetry.Metrics, changed func(server string, cause error), options ...store.Option) (*Set, error) {
+	options = append(store.ForReads(), options...)
 	s := &Set{name: name, config: cfg, changed: changed}
 	for i, url := range urls {
-		opened, err := openServer(url, pool)
+		opened, err := openServer(url, pool, options)
 		if err != nil {
 			s.Close()
 			return nil, err
@@ -140,14 +141,14 @@ type server struct {
 	down context.CancelCauseFunc
 }
 
-func openServer(url config.Secret, cfg store.PoolConfig) (*server, error) {
-	pool, err := store.Open(url, cfg, store.ForReads()...)
+func openServer(url config.Secret, cfg store.PoolConfig, options []store.Option) (*server, error) {
+	pool, err := store.Open(url, cfg, options...)
 	if err != nil {
 		return nil, err
 	}
 	single := cfg
 	single.MaxConns = 1
-	probes, err := store.Open(url, single, store.ForReads()...)
+	probes, err := store.Open(url, single, options...)
 	if err != nil {
 		pool.Close()
 		return nil, err
