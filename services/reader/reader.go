@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -38,6 +39,9 @@ type Reader struct {
 	primary  *database.Set
 	replica  *database.Set // primary when there is no replica
 	verifier *wallet.Verifier
+
+	// health is held while the role's health is found and set.
+	health sync.Mutex
 }
 
 // New builds a reader and starts nothing.
@@ -89,7 +93,11 @@ func (r *Reader) openDatabases(cfg Config) error {
 // databases is up: what the others would answer is UNAVAILABLE call by call, and
 // no reason to take the rest away.
 func (r *Reader) databaseChanged(database string, cause error) {
+	// Each database has its own watcher. Without the lock, one could look, be
+	// overtaken by the other, and set for good what had been true before.
+	r.health.Lock()
 	r.server.SetServing(r.primary.Up() || r.replica.Up())
+	r.health.Unlock()
 	if cause != nil {
 		r.deps.Logger.Warn("a database of the reader cannot be used", "database", database, "cause", cause)
 		return
