@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,36 @@ func TestALimitIsTheSameInEveryRole(t *testing.T) {
 		require.Equal(t, "500", plain(m.Deployments[name(role)])["XMTP_MAX_QUERY_TOPICS"])
 		require.Equal(t, "20s", plain(m.Deployments[name(role)])["XMTP_KEEPALIVE_INTERVAL"])
 	}
+}
+
+// budgets are the variables that bound what a role holds, and what its process
+// needs beside them (docs/scaling.md).
+var budgets = map[string]struct {
+	variables []string
+	beside    int64
+}{
+	"publisher": {[]string{"XMTP_PUBLISH_MEMORY_BYTES"}, 512 << 20},
+	"streamer":  {[]string{"XMTP_STREAM_NOTICE_BYTES", "XMTP_STREAM_BUDGET_BYTES"}, 256 << 20},
+	"gateway":   {[]string{"XMTP_GATEWAY_BODY_BUDGET_BYTES"}, 256 << 20},
+}
+
+func TestTheMemoryLimitHoldsTheBudgets(t *testing.T) {
+	each(t, func(t *testing.T, m *Manifests) {
+		for role, budget := range budgets {
+			deployment := m.Deployments[name(role)]
+			needed := budget.beside
+			for _, variable := range budget.variables {
+				value, given := plain(deployment)[variable]
+				if !given {
+					value = defaultOf(t, role, variable)
+				}
+				size, err := strconv.ParseInt(value, 10, 64)
+				require.NoError(t, err)
+				needed += size
+			}
+			require.GreaterOrEqual(t, deployment.Spec.Template.Spec.Containers[0].Resources.Limits.Memory().Value(), needed, role)
+		}
+	})
 }
 
 func TestReplicasAreOneServerForAStreamer(t *testing.T) {
