@@ -49,10 +49,10 @@ generate: ## Generate the Go code of proto/ and the lists of variables and metri
 	@$(GO) run ./cmd/metricsdoc
 
 generated:
-	@echo "generated code is fresh"
-	@tools/fresh
+	@echo "generated code and documents are fresh"
 	@$(GO) run ./cmd/configdoc -check
 	@$(GO) run ./cmd/metricsdoc -check
+	@tools/fresh
 
 helm:
 	@echo "the chart lints, renders with every values file and decodes strictly"
