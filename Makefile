@@ -79,5 +79,7 @@ fuzz: ## Fuzz every parser, and every RPC through the gateway, for FUZZTIME each
 	@tools/need postgresql gcc
 	@tools/fuzz $(FUZZTIME)
 
+# Where PostgreSQL's user cannot enter this folder, what is in .data is only a link to the data (pkg/pglocal/dir.go).
 clean: ## Remove what was built and the dev stack's data
+	@test ! -d .data || find .data -maxdepth 1 -lname '/var/lib/xmtp-dev/*' -exec readlink {} \; | xargs -r rm -rf
 	@rm -rf bin .data
