@@ -53,12 +53,13 @@ func TestComposeRunsTheWholeBackend(t *testing.T) {
 }
 
 func TestComposeStartsTheRolesFromVariablesThatTheyKnow(t *testing.T) {
-	project := compose(t, "XMTP_IDENTIFIER=org.example.chat", "XMTP_CHAINS=eip155:1=https://chain.example.org", "POSTGRES_PASSWORD=other")
+	project := compose(t, "XMTP_IDENTIFIER=org.example.chat", "XMTP_CHAINS=eip155:1=https://chain.example.org", "POSTGRES_PASSWORD=other", "XMTP_VERSION=1.2.3")
 	for _, role := range roleNames {
 		service := project.Services[role]
 		programs[role].check(t, variables(service))
 		require.Equal(t, role, *service.Build.Args["ROLE"])
-		require.Contains(t, service.Image, "/backend-"+role+":", "the image is named as in the chart")
+		require.Contains(t, service.Image, "/backend-"+role+":1.2.3", "the image is named as in the chart")
+		require.Equal(t, "1.2.3", *service.Build.Args["VERSION"], "the program knows the version that its image is named by")
 		require.True(t, service.ReadOnly)
 		require.Equal(t, []string{"ALL"}, service.CapDrop)
 		require.Greater(t, time.Duration(*service.StopGracePeriod), 15*time.Second)
