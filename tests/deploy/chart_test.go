@@ -298,7 +298,9 @@ func TestHelmTestAsksTheGateway(t *testing.T) {
 			require.Equal(t, name("gateway")+":5050", container.Args[1])
 		}
 	})
-	require.Contains(t, rendered(t, "tls").Pods[name("test")].Spec.Containers[0].Args, "--tls")
+	for _, container := range rendered(t, "tls").Pods[name("test")].Spec.Containers {
+		require.Equal(t, []string{"--tls", "--tls-server-name", "chat.example.org"}, container.Args[2:5], "the certificate is not for the Service's name")
+	}
 }
 
 func TestNotesSayWhereItIs(t *testing.T) {
@@ -320,6 +322,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"roles: {publisher: {replica: 3}}":             "replica",
 		"env: {LOG_LEVEL: debug}":                      "LOG_LEVEL",
 		"roles: {streamer: {replicaUrl: 'a,b'}}":       "replicaUrl",
+		"tls: {existingSecret: gateway-tls}":           "tls.host is required",
 		"ingress: {enabled: true}":                     "ingress.host is required",
 		"gatewayApi: {enabled: true, host: h.example}": "parentRefs",
 		"shutdown: {drainSeconds: -1}":                 "drainSeconds",

@@ -133,5 +133,6 @@ capabilities: {drop: [ALL]}
 {{- define "xmtp.check" -}}
 {{- if not (or .Values.postgres.existingSecret .Values.postgres.primaryUrl) }}{{ fail "PostgreSQL is missing: set postgres.existingSecret or postgres.primaryUrl" }}{{ end -}}
 {{- if not (or .Values.nats.existingSecret .Values.nats.url) }}{{ fail "NATS is missing: set nats.existingSecret or nats.url" }}{{ end -}}
+{{- if and .Values.tls.existingSecret (not .Values.tls.host) }}{{ fail "tls.host is required with tls.existingSecret: the name in the certificate by which clients reach the gateway" }}{{ end -}}
 {{- if and (not .Values.postgres.existingSecret) (contains "," .Values.postgres.replicaUrl) (not .Values.roles.streamer.replicaUrl) }}{{ fail "a streamer takes exactly one replica: set roles.streamer.replicaUrl beside the list in postgres.replicaUrl" }}{{ end -}}
 {{- end -}}
