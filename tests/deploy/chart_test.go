@@ -313,19 +313,25 @@ func TestWrongValuesAreRefused(t *testing.T) {
 	loaded, err := loader.LoadDir(chartDir)
 	require.NoError(t, err)
 	for wrong, expected := range map[string]string{
-		"identifier: ''":                               "identifier",
-		"identifier: two words":                        "identifier",
-		"postgres: {existingSecret: ''}":               "PostgreSQL is missing",
-		"nats: {existingSecret: ''}":                   "NATS is missing",
-		"postgres: {primaryUrl: 'mysql://h/d'}":        "primaryUrl",
-		"replicaCount: 3":                              "replicaCount",
-		"roles: {publisher: {replica: 3}}":             "replica",
-		"env: {LOG_LEVEL: debug}":                      "LOG_LEVEL",
-		"roles: {streamer: {replicaUrl: 'a,b'}}":       "replicaUrl",
-		"tls: {existingSecret: gateway-tls}":           "tls.host is required",
-		"ingress: {enabled: true}":                     "ingress.host is required",
-		"gatewayApi: {enabled: true, host: h.example}": "parentRefs",
-		"shutdown: {drainSeconds: -1}":                 "drainSeconds",
+		"identifier: ''":                                               "identifier",
+		"identifier: two words":                                        "identifier",
+		"postgres: {existingSecret: ''}":                               "PostgreSQL is missing",
+		"nats: {existingSecret: ''}":                                   "NATS is missing",
+		"postgres: {primaryUrl: 'mysql://h/d'}":                        "primaryUrl",
+		"postgres: {replicaUrl: 'postgres://h/d'}":                     "postgres.existingSecret has the URLs",
+		"postgres: {primaryUrl: 'postgres://h/d'}":                     "postgres.existingSecret has the URLs",
+		"roles: {streamer: {replicaUrl: postgres://h/d}}":              "postgres.existingSecret has the URLs",
+		"roles: {reader: {replicaUrl: postgres://h/d}}":                "the reader takes no replicaUrl",
+		"roles: {gateway: {replicaKey: replica-url}}":                  "the gateway takes no replicaKey",
+		"postgres: {existingSecret: '', primaryUrl: 'postgres://h/d'}": "a replicaKey is a key of postgres.existingSecret",
+		"replicaCount: 3":                                              "replicaCount",
+		"roles: {publisher: {replica: 3}}":                             "replica",
+		"env: {LOG_LEVEL: debug}":                                      "LOG_LEVEL",
+		"roles: {streamer: {replicaUrl: 'a,b'}}":                       "replicaUrl",
+		"tls: {existingSecret: gateway-tls}":                           "tls.host is required",
+		"ingress: {enabled: true}":                                     "ingress.host is required",
+		"gatewayApi: {enabled: true, host: h.example}":                 "parentRefs",
+		"shutdown: {drainSeconds: -1}":                                 "drainSeconds",
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "values.yaml")

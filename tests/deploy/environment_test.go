@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/caarlos0/env/v11"
 	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/strvals"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/services/gateway"
@@ -130,6 +134,22 @@ func TestReplicasAreOneServerForAStreamer(t *testing.T) {
 	require.NotContains(t, environmentOf("publisher"), "XMTP_REPLICA_URL")
 	require.NotContains(t, environmentOf("gateway"), "XMTP_PRIMARY_URL", "the public role knows no database")
 	require.NotContains(t, environmentOf("gateway"), "XMTP_NATS_URL")
+}
+
+func TestTheReplicaOfStreamersMayBeAKeyOfTheSecret(t *testing.T) {
+	loaded, err := loader.LoadDir(chartDir)
+	require.NoError(t, err)
+	values, err := ReadValues("testdata/secrets.yaml")
+	require.NoError(t, err)
+	require.NoError(t, strvals.ParseInto("roles.streamer.replicaKey=streamer-replica-url", values))
+	m, err := render(loaded, values)
+	require.NoError(t, err)
+	for role, key := range map[string]string{"reader": "replica-url", "streamer": "streamer-replica-url"} {
+		container := m.Deployments[name(role)].Spec.Template.Spec.Containers[0]
+		i := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == "XMTP_REPLICA_URL" })
+		require.Equal(t, "databases", container.Env[i].ValueFrom.SecretKeyRef.Name)
+		require.Equal(t, key, container.Env[i].ValueFrom.SecretKeyRef.Key)
+	}
 }
 
 func TestTheGatewayFindsTheRolesByTheirServices(t *testing.T) {

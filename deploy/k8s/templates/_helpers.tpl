@@ -129,9 +129,20 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{/* Fails early, in words, when a connection is missing. */}}
+{{/* Fails early, in words, when a connection is missing or a setting would have no effect. */}}
 {{- define "xmtp.check" -}}
 {{- if not (or .Values.postgres.existingSecret .Values.postgres.primaryUrl) }}{{ fail "PostgreSQL is missing: set postgres.existingSecret or postgres.primaryUrl" }}{{ end -}}
+{{- $given := or .Values.postgres.primaryUrl .Values.postgres.replicaUrl }}
+{{- $named := .Values.postgres.replicaKey }}
+{{- range $role := list "publisher" "reader" "streamer" "gateway" }}
+{{- $settings := include "xmtp.role" (dict "root" $ "role" $role) | fromYaml }}
+{{- if and $settings.replicaUrl (ne $role "streamer") }}{{ fail (printf "the %s takes no replicaUrl: set postgres.replicaUrl, and roles.streamer.replicaUrl for streamers" $role) }}{{ end }}
+{{- if and $settings.replicaKey (not (has $role (list "reader" "streamer"))) }}{{ fail (printf "the %s takes no replicaKey: it reads no replica" $role) }}{{ end }}
+{{- $given = or $given $settings.replicaUrl }}
+{{- $named = or $named $settings.replicaKey }}
+{{- end }}
+{{- if and .Values.postgres.existingSecret $given }}{{ fail "postgres.existingSecret has the URLs: name its keys in postgres.primaryKey, postgres.replicaKey and roles.streamer.replicaKey, and set no primaryUrl or replicaUrl" }}{{ end }}
+{{- if and $named (not .Values.postgres.existingSecret) }}{{ fail "a replicaKey is a key of postgres.existingSecret: without it set replicaUrl" }}{{ end }}
 {{- if not (or .Values.nats.existingSecret .Values.nats.url) }}{{ fail "NATS is missing: set nats.existingSecret or nats.url" }}{{ end -}}
 {{- if and .Values.tls.existingSecret (not .Values.tls.host) }}{{ fail "tls.host is required with tls.existingSecret: the name in the certificate by which clients reach the gateway" }}{{ end -}}
 {{- if and (not .Values.postgres.existingSecret) (contains "," .Values.postgres.replicaUrl) (not .Values.roles.streamer.replicaUrl) }}{{ fail "a streamer takes exactly one replica: set roles.streamer.replicaUrl beside the list in postgres.replicaUrl" }}{{ end -}}
