@@ -85,7 +85,9 @@ of a traced call has ` + "`trace_id` and `span_id`" + `.
 ## Dashboards and alerts
 
 ` + "`deploy/k8s/files/dashboards`" + ` has the dashboards for Grafana, ` + "`deploy/k8s/files/rules/alerts.yaml`" + ` the alerts for Prometheus; each
-alert has a runbook in ` + "`docs/runbooks`" + `. docker-compose and the Helm chart install both.
+alert has a runbook in ` + "`docs/runbooks`" + `. docker-compose has both; the Helm chart installs them with ` + "`dashboards.enabled`" + ` and
+` + "`rules.enabled`" + `, and has Prometheus scrape the roles with ` + "`serviceMonitor.enabled`" + `. All three are off by default, for clusters without
+Grafana's sidecar and the Prometheus operator; ` + "`values-large.yaml`" + ` has them on.
 
 The pictures show a load run on two processor cores that it shared with other work: the figures are not a benchmark. They were
 not made by Grafana: ` + "`tools/dashpicture`" + ` draws the queries of the dashboards' files, answered by a real Prometheus.
