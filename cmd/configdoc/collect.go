@@ -116,7 +116,8 @@ func (c *collector) add(role string, owner reflect.Type, field reflect.StructFie
 }
 
 // inVariables says a comment in terms of variables instead of fields. The name
-// of the field itself at the beginning is left out.
+// of the field itself at the beginning is left out, or stays as a word where the
+// sentence needs it: "URL of the servers".
 func inVariables(text string, owner reflect.Type, own string) string {
 	if rest, leads := strings.CutPrefix(text, own+" "); leads && !joins(rest) {
 		text = strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
@@ -124,7 +125,11 @@ func inVariables(text string, owner reflect.Type, own string) string {
 	words := strings.Split(text, " ")
 	for i, word := range words {
 		field, found := owner.FieldByName(strings.Trim(word, ",.;:"))
-		if tag := strings.Split(field.Tag.Get("env"), ",")[0]; found && tag != "" && (hasHump(field.Name) || strings.HasPrefix(text, field.Name+" and ")) {
+		tag := strings.Split(field.Tag.Get("env"), ",")[0]
+		if !found || tag == "" {
+			continue
+		}
+		if stays := i == 0 && word == own; hasHump(field.Name) && !stays || strings.HasPrefix(text, field.Name+" and ") {
 			words[i] = strings.Replace(word, field.Name, "`"+config.Prefix+tag+"`", 1)
 		}
 	}

@@ -40,6 +40,23 @@ func TestAStaleReferenceFails(t *testing.T) {
 	require.NoError(t, run(stale, false, true))
 }
 
+func TestACommentIsSaidInVariables(t *testing.T) {
+	type fields struct {
+		URL       string `env:"NATS_URL"`
+		FillRows  int    `env:"FILL_ROWS"`
+		Fetches   int    `env:"FETCHES"`
+		HeadReads int    `env:"HEAD_READS"`
+	}
+	for _, c := range []struct{ own, text, expected string }{
+		{"URL", "URL of the servers.", "URL of the servers."},
+		{"FillRows", "FillRows is how many rows wait, at the URL.", "how many rows wait, at the `XMTP_NATS_URL`."},
+		{"Fetches", "FillRows is for both.", "`XMTP_FILL_ROWS` is for both."},
+		{"Fetches", "Fetches and HeadReads bound it.", "`XMTP_FETCHES` and `XMTP_HEAD_READS` bound it."},
+	} {
+		require.Equal(t, c.expected, inVariables(c.text, reflect.TypeFor[fields](), c.own))
+	}
+}
+
 // environment is what each role cannot start without.
 var environment = map[string]string{
 	"XMTP_IDENTIFIER":         "org.example.chat",

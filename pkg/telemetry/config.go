@@ -20,10 +20,11 @@ type Config struct {
 	// TraceRatio is the part of the calls that are traced, from 0 to 1. The
 	// gateway decides for each call; the roles follow it.
 	TraceRatio float64 `env:"TRACE_RATIO" envDefault:"0.01"`
-	// LogLevel is debug, info, warn or error. Each call that ends well is a line
-	// at debug, one that failed on our side at warn or error.
+	// LogLevel is the least that is logged: debug, info, warn or error. Each call
+	// that ends well is a line at debug, one that failed on our side at warn or
+	// error.
 	LogLevel string `env:"LOG_LEVEL" envDefault:"info"`
-	// LogFormat is json or text.
+	// LogFormat is how a line is written: json, or text for people.
 	LogFormat string `env:"LOG_FORMAT" envDefault:"json"`
 }
 

@@ -34,8 +34,9 @@ type Config struct {
 
 // FrontConfig is how the public port meets its clients.
 type FrontConfig struct {
-	// HTTP2 is auto: native gRPC on grpc-go's transport, the rest on net/http; or
-	// http: everything on net/http, for proxies that mix both on a connection.
+	// HTTP2 is what serves the public port. With auto it is grpc-go's transport
+	// for native gRPC and net/http for the rest; with http it is net/http for
+	// everything, for proxies that mix both on a connection.
 	HTTP2 string `env:"GATEWAY_HTTP2" envDefault:"auto"`
 	// TLSCertFile and TLSKeyFile are PEM files; with both, the port is HTTPS.
 	TLSCertFile string `env:"TLS_CERT_FILE"`
