@@ -150,9 +150,6 @@ func (v *Validator) checkRoom(history []store.HistoryEntry) error {
 // replay returns the state of an inbox and sets the version that it is the state of.
 // A stored history that does not apply is our fault, not the client's.
 func (v *Validator) replay(ctx context.Context, e *request.Envelope, outline []store.HistoryEntry) (*association.State, error) {
-	if len(outline) == 0 {
-		return association.Replay(nil)
-	}
 	bytes := int64(0)
 	for i := range outline {
 		bytes += int64(outline[i].Bytes)
@@ -162,13 +159,16 @@ func (v *Validator) replay(ctx context.Context, e *request.Envelope, outline []s
 		return nil, err
 	}
 	defer v.memory.Release(bytes)
-	history, err := v.histories.History(ctx, e.Topic)
-	if err != nil {
-		return nil, err
-	}
-	e.Update.Version = versionOf(history)
-	if err := v.checkRoom(history); err != nil { // it may have grown
-		return nil, err
+	history := outline
+	if len(outline) > 0 {
+		var err error
+		if history, err = v.histories.History(ctx, e.Topic); err != nil {
+			return nil, err
+		}
+		if err = v.checkRoom(history); err != nil { // it may have grown
+			return nil, err
+		}
+		e.Update.Version = versionOf(history)
 	}
 	return association.ReplayEach(ctx, func(yield func(*associations.IdentityUpdate, error) bool) {
 		for i := range history {
