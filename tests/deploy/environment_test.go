@@ -51,7 +51,7 @@ func (p program) check(t *testing.T, environment map[string]string) {
 	t.Helper()
 	params, err := p.variables()
 	require.NoError(t, err)
-	known := map[string]bool{}
+	known := map[string]bool{"GOMEMLIMIT": true} // read by Go's runtime
 	for _, param := range params {
 		known[param.Key] = true
 	}
@@ -117,7 +117,12 @@ func TestTheMemoryLimitHoldsTheBudgets(t *testing.T) {
 				require.NoError(t, err)
 				needed += size
 			}
-			require.GreaterOrEqual(t, deployment.Spec.Template.Spec.Containers[0].Resources.Limits.Memory().Value(), needed, role)
+			container := deployment.Spec.Template.Spec.Containers[0]
+			limit := container.Resources.Limits.Memory().Value()
+			require.GreaterOrEqual(t, limit, needed, role)
+			at := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == "GOMEMLIMIT" })
+			require.GreaterOrEqual(t, at, 0, "Go does not know the limit of %s", role)
+			require.Equal(t, "limits.memory", container.Env[at].ValueFrom.ResourceFieldRef.Resource)
 		}
 	})
 }
