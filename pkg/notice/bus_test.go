@@ -21,6 +21,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
 	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
+	"github.com/xmtp-selfhosted/backend/pkg/natslocal/natstest"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry/logtest"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
@@ -302,7 +303,7 @@ func TestARefusedLoginIsTriedAgain(t *testing.T) {
 }
 
 func TestAStoppedBusDelaysNoCaller(t *testing.T) {
-	url, process := serverProcess(t)
+	url, process := natstest.Start(t)
 	m, cfg := metertest.New(t), settings(t, url)
 	cfg.QueueBytes = 1 << 20
 	e := heardBy(t, cfg, m)
@@ -323,7 +324,7 @@ func TestAStoppedBusDelaysNoCaller(t *testing.T) {
 }
 
 func TestAKilledBusDelaysNoCaller(t *testing.T) {
-	url, process := serverProcess(t)
+	url, process := natstest.Start(t)
 	m, cfg := metertest.New(t), settings(t, url)
 	e := heardBy(t, cfg, m)
 	s := sender(t, cfg, m)

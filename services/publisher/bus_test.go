@@ -3,7 +3,6 @@ package publisher_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"syscall"
@@ -14,23 +13,13 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/natslocal"
+	"github.com/xmtp-selfhosted/backend/pkg/natslocal/natstest"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
 )
 
-// busPort makes a copy of this binary a NATS server: one that can be stopped
-// like any process.
-const busPort = "PUBLISHER_TEST_NATS_PORT"
-
 func TestMain(m *testing.M) {
-	if port, err := strconv.Atoi(os.Getenv(busPort)); err == nil { // a word from one process of the test to another
-		if _, err := natslocal.Start(natslocal.Options{Port: port}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		_, _ = os.Stdin.Read(make([]byte, 1)) // ends with the parent
-		os.Exit(0)
-	}
+	natstest.Main()
 	if os.Getenv(roleProcess) != "" {
 		if err := servePublisher(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -39,27 +28,6 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	pgtest.Main(m, pgtest.CheckLeaks())
-}
-
-// busProcess runs a NATS server in a process of its own.
-func busProcess(t testing.TB) (url string, process *os.Process) {
-	t.Helper()
-	port, err := freeport.Pick()
-	require.NoError(t, err)
-	self, err := os.Executable()
-	require.NoError(t, err)
-	command := exec.Command(self)
-	command.Env = append(os.Environ(), busPort+"="+strconv.Itoa(port))
-	pipe, err := command.StdinPipe()
-	require.NoError(t, err)
-	require.NoError(t, command.Start())
-	t.Cleanup(func() {
-		_ = command.Process.Signal(syscall.SIGCONT)
-		require.NoError(t, pipe.Close())
-		_ = command.Wait()
-	})
-	require.Eventually(t, func() bool { return freeport.Check(port) != nil }, within, 10*time.Millisecond, "NATS listens")
-	return "nats://127.0.0.1:" + strconv.Itoa(port), command.Process
 }
 
 // Publishing goes on, one envelope after the other, whatever the bus does. That
@@ -76,7 +44,7 @@ func TestPublishingDoesNotNeedTheBus(t *testing.T) {
 		}
 	}
 	t.Run("stopped", func(t *testing.T) {
-		url, process := busProcess(t)
+		url, process := natstest.Start(t)
 		r := startOn(t, primary, url)
 		heard := r.listen()
 		require.Eventually(t, func() bool {
@@ -88,7 +56,7 @@ func TestPublishingDoesNotNeedTheBus(t *testing.T) {
 		require.NoError(t, process.Signal(syscall.SIGCONT))
 	})
 	t.Run("killed", func(t *testing.T) {
-		url, process := busProcess(t)
+		url, process := natstest.Start(t)
 		r := startOn(t, primary, url)
 		r.publish(kit.GroupMessage(kit.Group(), 1))
 		require.NoError(t, process.Kill())
@@ -113,9 +81,9 @@ func TestPublishingDoesNotNeedTheBus(t *testing.T) {
 //	go test ./services/publisher -run '^$' -bench BesideABus -benchtime 5x
 func BenchmarkPublishBesideABus(b *testing.B) {
 	primary := pgtest.MigratedPrimary(b, migrate).PrimaryURL
-	up, _ := busProcess(b)
-	stopped, toStop := busProcess(b)
-	killed, toKill := busProcess(b)
+	up, _ := natstest.Start(b)
+	stopped, toStop := natstest.Start(b)
+	killed, toKill := natstest.Start(b)
 	small, err := natslocal.Start(natslocal.Options{MaxPayload: 50})
 	require.NoError(b, err)
 	b.Cleanup(small.Stop)
