@@ -87,11 +87,28 @@ func (r *Receiver) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case up := <-states:
-			r.listener.Connected(up)
+			if !up || r.subscribed(ctx, conn) {
+				r.listener.Connected(up)
+			}
 		case message := <-messages:
 			r.hear(ctx, message.Data)
 		}
 	}
+}
+
+// subscribed waits until the server has read the subscription, which the client
+// only buffers, and sends again by itself before it reports a connection. It says
+// no when the connection is gone: its loss or the next one is reported, too.
+func (r *Receiver) subscribed(ctx context.Context, conn *nats.Conn) bool {
+	for ctx.Err() == nil && conn.IsConnected() {
+		bounded, cancel := context.WithTimeout(ctx, r.cfg.WriteTimeout)
+		err := conn.FlushWithContext(bounded)
+		cancel()
+		if err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *Receiver) hear(ctx context.Context, wire []byte) {
