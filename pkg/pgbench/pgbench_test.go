@@ -28,7 +28,7 @@ func TestATransactionStoresOneEnvelope(t *testing.T) {
 	for _, least := range []bool{false, true} {
 		t.Run(fmt.Sprint("least=", least), func(t *testing.T) {
 			url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
-			p, err := pgbench.New(pgbench.Options{Dir: t.TempDir(), URL: url, Least: least, Topics: 10, MessageBytes: 200})
+			p, err := pgbench.New(pgbench.Options{Dir: t.TempDir(), URL: url, Least: least, Topics: 3, MessageBytes: 200})
 			require.NoError(t, err)
 			r, err := p.Run(t.Context(), 1, time.Second)
 			require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestATransactionStoresOneEnvelope(t *testing.T) {
 			var rows, topics, bytes int
 			require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT topic), min(length(payload)) FROM envelopes`).Scan(&rows, &topics, &bytes))
 			require.Equal(t, r.Count, rows)
-			require.Equal(t, 10, topics)
+			require.Equal(t, 3, topics)
 			require.Equal(t, 200+pgbench.OverheadBytes, bytes)
 		})
 	}
