@@ -192,7 +192,7 @@ func poll(cancelled <-chan struct{}, within time.Duration, done func() bool) boo
 		case <-cancelled:
 			return false
 		case <-timeout.C:
-			return false
+			return done() // this process may have stood still since the last look
 		case <-ticker.C:
 		}
 	}
