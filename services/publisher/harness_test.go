@@ -67,13 +67,15 @@ func start(t *testing.T, options ...option) *role {
 	return startOn(t, pgtest.MigratedPrimary(t, migrate).PrimaryURL, bus.URL(), options...)
 }
 
-// startOn runs a publisher on given servers.
+// startOn runs a publisher on given servers. It has patience with a database on a
+// busy machine.
 func startOn(t testing.TB, primary, nats string, options ...option) *role {
 	t.Helper()
 	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	cfg, err := config.LoadFrom[publisher.Config](map[string]string{
 		"XMTP_PRIMARY_URL": primary, "XMTP_NATS_URL": nats, "XMTP_IDENTIFIER": identifier,
+		"XMTP_DB_ACQUIRE_TIMEOUT": "15s", "XMTP_DB_CONNECT_TIMEOUT": "15s",
 	})
 	require.NoError(t, err)
 	deps := publisher.Deps{Listener: listener, Logger: slog.New(slog.DiscardHandler), Metrics: telemetry.Discard()}
