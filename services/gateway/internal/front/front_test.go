@@ -318,6 +318,43 @@ func TestAMessageTakesFromTheBudgetWhileItArrives(t *testing.T) {
 	}
 }
 
+// The budget is full when the message arrives, and the call ends before there is room.
+func TestACallThatEndsWhileItWaitsForRoomGetsNone(t *testing.T) {
+	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
+		_ = framer.WriteData(1, false, append([]byte{0, 0, 0x04, 0, 0}, make([]byte, 100)...))
+	})
+	for name, end := range map[string]func(conn *nativeConn){
+		"the server ends it":    func(conn *nativeConn) { _, _ = conn.Write(statusFrames(1, false, errors.New("x"))) },
+		"the connection closes": func(conn *nativeConn) { _ = conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, _, _ := native(t, whole, false, 1)
+			budget := conn.config.Budget
+			giveAll, ok := budget.TryTake(t.Context(), 1<<20-1)
+			require.True(t, ok)
+			read := make(chan error, 1)
+			go func() {
+				_, err := io.ReadAll(conn)
+				read <- err
+			}()
+			require.Eventually(t, func() bool { // the last byte is not to be had while somebody is in line
+				give, ok := budget.TryTake(t.Context(), 1)
+				if ok {
+					give()
+				}
+				return !ok
+			}, 5*time.Second, time.Millisecond, "the message waits for room")
+			end(conn)
+			giveAll()
+			require.NoError(t, <-read)
+			give, ok := budget.TryTake(t.Context(), 1<<20)
+			require.True(t, ok, "the whole budget is free again")
+			give()
+		})
+	}
+}
+
 func TestTheInspectionSurvivesAnyBytes(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 5))

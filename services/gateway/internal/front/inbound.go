@@ -302,16 +302,39 @@ func (c *nativeConn) received(s *stream, n int) error {
 		s.release()
 		return nil
 	}
-	for s.room -= n; s.room < 0; s.room += roomStep {
+	for c.spend(s, n); c.lacksRoom(s); {
 		ctx, cancel := context.WithTimeout(context.Background(), roomPatience)
 		give, err := c.config.Budget.Take(ctx, roomStep)
 		cancel()
 		if err != nil {
 			return err
 		}
-		c.mu.Lock()
-		s.give = append(s.give, give)
-		c.mu.Unlock()
+		c.grant(s, give)
 	}
 	return nil
+}
+
+func (c *nativeConn) spend(s *stream, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.room -= n
+}
+
+func (c *nativeConn) lacksRoom(s *stream) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.room < 0 && !s.over
+}
+
+// grant gives the stream a step of room, which goes straight back when the stream
+// has ended while its message waited: nobody would return it later.
+func (c *nativeConn) grant(s *stream, give func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.over {
+		give()
+		return
+	}
+	s.give = append(s.give, give)
+	s.room += roomStep
 }

@@ -46,11 +46,16 @@ type stream struct {
 	// answered says that the server's headers are on their way; guarded by the
 	// mutex of the outbound side.
 	answered bool
-	// give returns what the current message has of the budget.
-	give []func()
-	room int // bytes that the budget still has room for
 	// large says that the message counts against the budget while it arrives.
 	large bool
+
+	// The rest is guarded by the mutex of the connection: the server's side ends
+	// streams, too.
+
+	// give returns what the current message has of the budget.
+	give []func()
+	room int  // bytes that the budget still has room for
+	over bool // the call is answered or reset: it gets no more room
 }
 
 // prefixBytes is the length of gRPC's own frame header: a flag, and the length
@@ -75,7 +80,7 @@ func (c *nativeConn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, s := range c.streams {
-		s.release()
+		s.end()
 		delete(c.streams, id)
 	}
 	return err
@@ -91,9 +96,14 @@ func (c *nativeConn) forget(id uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.streams[id]; s != nil {
-		s.release()
+		s.end()
 		delete(c.streams, id)
 	}
+}
+
+func (s *stream) end() {
+	s.over = true
+	s.release()
 }
 
 func (s *stream) release() {
