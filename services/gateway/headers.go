@@ -31,9 +31,7 @@ func nativeContext(ctx context.Context) context.Context {
 	ids := []string{requestIDOr(id)}
 	out[requestID] = ids
 	for _, name := range forwardedHeaders {
-		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
-			out[name] = values
-		}
+		forwardHeader(out, name, metadata.ValueFromIncomingContext(ctx, name))
 	}
 	// It fails only after the headers were sent, and nothing was yet.
 	_ = grpc.SetHeader(ctx, metadata.MD{requestID: ids})
@@ -46,17 +44,25 @@ func webContext(ctx context.Context, request http.Header) (context.Context, map[
 	id := requestIDOr(request.Get(requestID))
 	out := metadata.MD{requestID: []string{id}}
 	for _, name := range forwardedHeaders {
-		if values := request.Values(name); len(values) > 0 {
-			out[name] = values
-		}
+		forwardHeader(out, name, request.Values(name))
 	}
 	return metadata.NewOutgoingContext(ctx, out), map[string]string{requestID: id}
+}
+
+// forwardHeader leaves out what gRPC cannot send: one such value would fail the
+// whole call with INTERNAL, and the roles can do without.
+func forwardHeader(out metadata.MD, name string, values []string) {
+	for _, value := range values {
+		if isWithin(value, ' ', '~') {
+			out.Append(name, value)
+		}
+	}
 }
 
 // requestIDOr returns the client's id, or a new one when it has none that can be
 // passed on.
 func requestIDOr(id string) string {
-	if id != "" && len(id) <= maxRequestIDBytes && isPrintable(id) {
+	if id != "" && len(id) <= maxRequestIDBytes && isWithin(id, '!', '~') {
 		return id
 	}
 	var random [16]byte
@@ -64,9 +70,9 @@ func requestIDOr(id string) string {
 	return hex.EncodeToString(random[:])
 }
 
-func isPrintable(s string) bool {
+func isWithin(s string, first, last byte) bool {
 	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
+		if s[i] < first || s[i] > last {
 			return false
 		}
 	}

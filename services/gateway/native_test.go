@@ -2,6 +2,9 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,4 +159,29 @@ func TestHeadersReachTheRole(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, header.Get("x-request-id")[0], 32)
 	require.Equal(t, header.Get("x-request-id"), role.lastHeaders().Get("x-request-id"))
+}
+
+// gRPC carries printable ASCII only; net/http lets more in, and so does grpc-go.
+func TestAHeaderThatGRPCCannotCarryIsLeftOut(t *testing.T) {
+	role := &fakeRole{}
+	role.start(t, "")
+	f := startGateway(t, role, nil)
+	for contentType, http2 := range map[string]bool{"application/grpc": true, "application/grpc-web+proto": false} {
+		for i, value := range []string{"caf\xe9", "café", "a\tb", "\x80"} {
+			id := fmt.Sprintf("call-%d", i)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+				"http://"+f.address+backendv1.QueryService_Query_FullMethodName, strings.NewReader("\x00\x00\x00\x00\x00"))
+			require.NoError(t, err)
+			request.Header = http.Header{
+				"Content-Type": {contentType}, "X-Request-Id": {id}, "X-App-Version": {value, "an app ~ 1"}, "Authorization": {value},
+			}
+			response, err := transport(t, http2).RoundTrip(request)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			got := role.lastHeaders()
+			require.Equal(t, []string{id}, got.Get("x-request-id"), "%s with %q reaches the role", contentType, value)
+			require.Equal(t, []string{"an app ~ 1"}, got.Get("x-app-version"), "%s with %q", contentType, value)
+			require.Empty(t, got.Get("authorization"), "%s with %q", contentType, value)
+		}
+	}
 }
