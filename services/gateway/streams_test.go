@@ -2,14 +2,18 @@ package gateway_test
 
 import (
 	"context"
+	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
 
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
@@ -86,4 +90,41 @@ func TestMoreCallsThanStreamsAllSucceed(t *testing.T) {
 		}
 	}
 	running.Wait()
+}
+
+// A message that is refused ends its stream with the reason, whatever the protocol.
+func TestARefusedMessageEndsItsStreamWithTheReason(t *testing.T) {
+	role := behavingRole()
+	role.start(t, "")
+	f := startGateway(t, role, map[string]string{"XMTP_MAX_REQUEST_BYTES": "1500000"})
+	callers := ways(t, f)
+	callers["gRPC-Web over h2c, gzip requests"] = connectCaller("http://"+f.address, transport(t, true), true, connect.WithGRPCWeb(), connect.WithSendGzip())
+	long := &backendv1.SubscribeRequest{Request: &backendv1.SubscribeRequest_Update_{Update: &backendv1.SubscribeRequest_Update{
+		Removes: []*backendv1.Topic{{Topic: make([]byte, 1_500_000)}},
+	}}}
+	for name, c := range callers {
+		if c.subscribe == nil {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			defer cancel()
+			stream := c.subscribe(ctx)
+			// The first message lets the headers go, and Started comes before it is read.
+			require.NoError(t, stream.Send(&backendv1.SubscribeRequest{}))
+			_, err := stream.Receive()
+			require.NoError(t, err)
+			if err := stream.Send(long); err != nil {
+				require.ErrorIs(t, err, io.EOF) // refused by its first bytes
+			}
+			for err == nil { // the answer to the first message
+				_, err = stream.Receive()
+			}
+			if strings.Contains(name, "gzip") {
+				requireStatus(t, codes.ResourceExhausted, "1500000", err)
+				return
+			}
+			requireStatus(t, codes.OutOfRange, "expected at most 1500000", err)
+		})
+	}
 }

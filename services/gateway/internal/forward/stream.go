@@ -29,8 +29,8 @@ type Client interface {
 // A client that streams, too, is read only after that frame: every role sends
 // Started before it reads anything (contract notes).
 func (r *Role) Stream(ctx context.Context, method string, clientStreams bool, client Client) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	s := &roleStream{role: r, method: method, desc: &grpc.StreamDesc{ServerStreams: true, ClientStreams: clientStreams}}
 	if !clientStreams {
 		request, err := client.Recv()
@@ -126,8 +126,9 @@ func (s *roleStream) attempt(ctx context.Context) (*rpc.Frame, error) {
 	return first, stream.RecvMsg(first)
 }
 
-// sendAll carries the client's messages until it has no more, or is gone.
-func (s *roleStream) sendAll(client Client, cancel context.CancelFunc) {
+// sendAll carries the client's messages until it has no more, or is gone, or sends
+// one that is refused: that error is the stream's.
+func (s *roleStream) sendAll(client Client, cancel context.CancelCauseFunc) {
 	for {
 		frame, err := client.Recv()
 		if errors.Is(err, io.EOF) {
@@ -135,7 +136,7 @@ func (s *roleStream) sendAll(client Client, cancel context.CancelFunc) {
 			return
 		}
 		if err != nil {
-			cancel()
+			cancel(err)
 			return
 		}
 		if s.stream.SendMsg(frame) != nil {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
 )
@@ -303,6 +304,27 @@ type bidiClient struct {
 	stream *connect.BidiStream[rpc.Frame, rpc.Frame]
 }
 
-func (c bidiClient) Recv() (*rpc.Frame, error) { return c.stream.Receive() }
+// refusals are what connect, our codecs and our limits say of a message that they
+// refuse. Any other error means that the client is gone.
+var refusals = map[connect.Code]fault.Kind{
+	connect.CodeInvalidArgument:   fault.Invalid,
+	connect.CodeOutOfRange:        fault.TooLong,
+	connect.CodeResourceExhausted: fault.Exhausted,
+	connect.CodeUnimplemented:     fault.Unimplemented,
+}
+
+func (c bidiClient) Recv() (*rpc.Frame, error) {
+	frame, err := c.stream.Receive()
+	if err == nil || errors.Is(err, io.EOF) {
+		return frame, err
+	}
+	var failure *connect.Error
+	if errors.As(err, &failure) {
+		if kind, refused := refusals[failure.Code()]; refused {
+			return nil, fault.Wrap(kind, err, "%s", failure.Message())
+		}
+	}
+	return nil, fault.Wrap(fault.Cancelled, err, "the client is gone")
+}
 
 func (c bidiClient) Send(frame *rpc.Frame) error { return c.stream.Send(frame) }
