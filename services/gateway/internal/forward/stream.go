@@ -38,9 +38,11 @@ func (r *Role) Stream(ctx context.Context, method string, clientStreams bool, cl
 			return received(err)
 		}
 		s.request = request
-		defer request.Free()
 	}
 	first, err := s.openAside(ctx)
+	if s.request != nil {
+		s.request.Free() // it is not sent again, and the stream may last for days
+	}
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
