@@ -99,3 +99,21 @@ func TestAPersonCanCallWithCurl(t *testing.T) {
 	require.Equal(t, "invalid_argument", failure.Code)
 	require.Contains(t, failure.Message, "limit")
 }
+
+// A short text of very many empty objects would be long once it is decoded.
+func TestTheValuesOfAJSONMessageAreBounded(t *testing.T) {
+	role := behavingRole()
+	role.start(t, "")
+	f := startGateway(t, role, nil)
+	const limit = 1 << 20
+	query := func(last string) *http.Response {
+		return post(t, f, "application/json", "/xmtp.backend.v1.QueryService/Query", []byte(`{"queries":[`+strings.Repeat("{},", limit/2-1)+last+`]}`))
+	}
+	require.Equal(t, http.StatusOK, query(`{}`).StatusCode)
+	refused := query(`{"topic":null,"cursor":null}`)
+	require.Equal(t, http.StatusBadRequest, refused.StatusCode)
+	var failure struct{ Code, Message string }
+	require.NoError(t, json.NewDecoder(refused.Body).Decode(&failure))
+	require.Equal(t, "invalid_argument", failure.Code)
+	require.Contains(t, failure.Message, "1048577 braces and commas, expected at most 1048576")
+}

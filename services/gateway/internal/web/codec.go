@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -65,11 +66,29 @@ func (c jsonCodec) Marshal(v any) ([]byte, error) {
 	return protojson.Marshal(message)
 }
 
-// Unmarshal takes fields it does not know for those of a later version.
+// maxJSONValues bounds the objects, list elements and fields of one JSON message.
+// Decoded, "{}," is thirty times as long as in JSON, so the bound in bytes is not
+// enough. The largest update of a stream has 700,000 of them.
+const maxJSONValues = 1 << 20
+
+// checkJSON counts what begins or follows a value, also inside of strings: those
+// of the API are base64 and hexadecimal.
+func checkJSON(text []byte) error {
+	if values := bytes.Count(text, []byte("{")) + bytes.Count(text, []byte(",")); values > maxJSONValues {
+		return fmt.Errorf("the JSON has %d braces and commas, expected at most %d; send less at a time, or protobuf", values, maxJSONValues)
+	}
+	return nil
+}
+
+// Unmarshal takes fields it does not know for those of a later version. connect
+// makes its errors INVALID_ARGUMENT.
 func (c jsonCodec) Unmarshal(text []byte, v any) error {
 	frame, ok := v.(*rpc.Frame)
 	if !ok {
 		return fmt.Errorf("cannot receive JSON into a %T", v)
+	}
+	if err := checkJSON(text); err != nil {
+		return err
 	}
 	message := c.request.New().Interface()
 	if len(text) > 0 {
