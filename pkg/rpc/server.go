@@ -306,6 +306,20 @@ func (s *Server) Health() healthv1.HealthServer { return healthServer{s.health, 
 // as reflection. It must be called before Serve.
 func (s *Server) RegisterOn(f func(*grpc.Server)) { f(s.grpc) }
 
+// ClientStreams holds the full names of the methods whose callers may send more
+// than one message.
+func (s *Server) ClientStreams() map[string]bool {
+	found := map[string]bool{}
+	for service, info := range s.grpc.GetServiceInfo() {
+		for _, method := range info.Methods {
+			if method.IsClientStream {
+				found["/"+service+"/"+method.Name] = true
+			}
+		}
+	}
+	return found
+}
+
 // Serve accepts calls until ctx ends, then drains: health NOT_SERVING, new
 // calls and open streams UNAVAILABLE at once, unary calls within DrainTimeout.
 // It returns when no handler runs any more, or with an error when one is still

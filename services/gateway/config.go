@@ -50,8 +50,8 @@ type FrontConfig struct {
 	Console bool `env:"CONSOLE" envDefault:"false"`
 	// HeaderTimeout is how long a client may take for the headers of a request.
 	HeaderTimeout time.Duration `env:"GATEWAY_HEADER_TIMEOUT" envDefault:"10s"`
-	// BodyTimeout is how long the message of a request may take to arrive on
-	// net/http, and how long a client may take nothing of an answer.
+	// BodyTimeout is how long the message of a request may take to arrive, and how
+	// long a client may take nothing of an answer.
 	BodyTimeout time.Duration `env:"GATEWAY_BODY_TIMEOUT" envDefault:"60s"`
 	// MaxHeaderBytes bounds the headers of one request.
 	MaxHeaderBytes int `env:"GATEWAY_MAX_HEADER_BYTES" envDefault:"16384"`

@@ -73,6 +73,7 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 		Native: front.NativeConfig{
 			MaxConcurrentStreams: cfg.Limits.MaxConcurrentStreams, MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
 			MaxHeaderBytes: cfg.Front.MaxHeaderBytes, Budget: budget,
+			ArrivalTimeout: cfg.Front.BodyTimeout, ClientStreams: g.native.ClientStreams(),
 		},
 	}, deps.Listener, deps.Logger)
 	return g, nil

@@ -1,7 +1,9 @@
 package gateway_test
 
 import (
+	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +11,8 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
@@ -100,4 +104,63 @@ func TestARequestThatStopsIsLetGo(t *testing.T) {
 	}
 	_, err = conn.query(t.Context(), &backendv1.QueryRequest{})
 	require.NoError(t, err)
+}
+
+// The same over native gRPC, where one connection carries other calls, too: part
+// of a message, and a message whose stream does not end.
+func TestANativeRequestThatStopsIsLetGo(t *testing.T) {
+	role := behavingRole()
+	role.start(t, "")
+	certificate, key, pool := certify(t)
+	plain := startGateway(t, role, map[string]string{"XMTP_GATEWAY_BODY_TIMEOUT": "300ms"})
+	secured := startGateway(t, role, map[string]string{
+		"XMTP_GATEWAY_BODY_TIMEOUT": "300ms", "XMTP_TLS_CERT_FILE": certificate, "XMTP_TLS_KEY_FILE": key,
+	})
+	for name, open := range map[string]func() (net.Conn, error){
+		"cleartext": func() (net.Conn, error) { return (&net.Dialer{}).DialContext(t.Context(), "tcp", plain.address) },
+		"TLS": func() (net.Conn, error) {
+			dialer := tls.Dialer{Config: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}}
+			return dialer.DialContext(t.Context(), "tcp", secured.address)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := open()
+			require.NoError(t, err)
+			defer conn.Close()
+			stopHalfWay(t, conn)
+		})
+	}
+}
+
+func stopHalfWay(t *testing.T, conn net.Conn) {
+	t.Helper()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(soon)))
+	_, block := speaks(conn)
+	framer := http2.NewFramer(conn, conn)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	call := func(id uint32, data []byte, ended bool) {
+		require.NoError(t, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block("application/grpc"), EndHeaders: true}))
+		require.NoError(t, framer.WriteData(id, ended, data))
+	}
+	statusOf := func(id uint32) string {
+		for {
+			frame, err := framer.ReadFrame()
+			require.NoError(t, err)
+			headers, ok := frame.(*http2.MetaHeadersFrame)
+			if !ok || headers.StreamID != id {
+				continue
+			}
+			for _, field := range headers.Fields {
+				if field.Name == "grpc-status" {
+					return field.Value
+				}
+			}
+		}
+	}
+	call(1, []byte{0, 0, 1, 0, 1, 2}, false)
+	require.Equal(t, "4", statusOf(1)) // DEADLINE_EXCEEDED
+	call(3, make([]byte, 5), false)
+	require.Equal(t, "4", statusOf(3))
+	call(5, make([]byte, 5), true)
+	require.Equal(t, "0", statusOf(5))
 }

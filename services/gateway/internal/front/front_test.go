@@ -2,12 +2,12 @@ package front
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -111,6 +111,7 @@ func native(t *testing.T, whole []byte, ackPending bool, seed uint64) (conn *nat
 	mixed = new(int)
 	conn = newNativeConn(found{conn: wire, read: parts[0], settingsSent: ackPending}, NativeConfig{
 		MaxConcurrentStreams: 100, MaxRequestBytes: 1 << 20, MaxHeaderBytes: 16384,
+		ArrivalTimeout: time.Hour, ClientStreams: map[string]bool{"/streams": true},
 		Budget: forward.NewBudget(1<<20, telemetry.Discard()),
 	}, func() { *mixed++ })
 	return conn, wire, mixed
@@ -279,25 +280,26 @@ func TestFramesOfOurOwnWaitForTheEndOfAnother(t *testing.T) {
 	require.Equal(t, []string{"PING", "RST_STREAM CANCEL"}, frames(t, wire.sent.Bytes(), hpack.NewDecoder(4096, nil)))
 }
 
+// holdsRoom reports whether the connection has something of its budget.
+func holdsRoom(t *testing.T, conn *nativeConn) bool {
+	t.Helper()
+	give, ok := conn.config.Budget.TryTake(t.Context(), 1<<20)
+	if ok {
+		give()
+	}
+	return !ok
+}
+
 func TestAMessageTakesFromTheBudgetWhileItArrives(t *testing.T) {
 	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
 		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
 		_ = framer.WriteData(1, false, append([]byte{0, 0, 0x04, 0, 0}, make([]byte, 100)...)) // 256 KiB, of which 100 bytes came
 	})
-	full := func(conn *nativeConn) bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		give, err := conn.config.Budget.Take(ctx, 1<<20)
-		if err == nil {
-			give()
-		}
-		return err != nil
-	}
 	for name, end := range map[string]func(conn *nativeConn, wire *pieces){
 		"it is complete": func(_ *nativeConn, wire *pieces) {
 			wire.rest = cut(clientBytes(func(framer *http2.Framer, _ func(string) []byte) {
 				for rest := 0x40000 - 100; rest > 0; rest -= min(rest, 16384) {
-					_ = framer.WriteData(1, false, make([]byte, min(rest, 16384)))
+					_ = framer.WriteData(1, rest <= 16384, make([]byte, min(rest, 16384)))
 				}
 			})[len(preface):], rand.New(rand.NewPCG(1, 4)))
 		},
@@ -309,11 +311,11 @@ func TestAMessageTakesFromTheBudgetWhileItArrives(t *testing.T) {
 			conn, wire, _ := native(t, whole, false, 1)
 			_, err := io.ReadAll(conn)
 			require.NoError(t, err)
-			require.True(t, full(conn))
+			require.True(t, holdsRoom(t, conn))
 			end(conn, wire)
 			_, err = io.ReadAll(conn)
 			require.NoError(t, err)
-			require.False(t, full(conn))
+			require.False(t, holdsRoom(t, conn))
 		})
 	}
 }
@@ -348,11 +350,122 @@ func TestACallThatEndsWhileItWaitsForRoomGetsNone(t *testing.T) {
 			end(conn)
 			giveAll()
 			require.NoError(t, <-read)
-			give, ok := budget.TryTake(t.Context(), 1<<20)
-			require.True(t, ok, "the whole budget is free again")
-			give()
+			require.False(t, holdsRoom(t, conn))
 		})
 	}
+}
+
+// Each case sends what it has, and then only a ping when the time is over.
+func TestARequestMustArriveInTime(t *testing.T) {
+	const unary, streams = "/unary", "/streams"
+	part := append([]byte{0, 0, 4, 0, 0}, make([]byte, 100)...) // of 256 KiB
+	whole := make([]byte, prefixBytes+100_000)
+	copy(whole, []byte{0, 0, 1, 0x86, 0xa0})
+	for name, c := range map[string]struct {
+		path     string
+		data     []byte
+		ended    bool
+		room     bool // before the time is over
+		arrived  bool
+		answered bool
+	}{
+		"part of the message":               {path: unary, data: part, room: true},
+		"part of the prefix":                {path: unary, data: []byte{0, 0}},
+		"the message without its end":       {path: unary, data: whole, room: true},
+		"a short message without its end":   {path: unary, data: []byte{0, 0, 0, 0, 1, 9}},
+		"the message and its end":           {path: unary, data: whole, ended: true, arrived: true},
+		"a stream's message":                {path: streams, data: whole, arrived: true},
+		"a stream's empty message":          {path: streams, data: make([]byte, prefixBytes), arrived: true},
+		"part of a stream's message":        {path: streams, data: part, room: true},
+		"part of a stream's second message": {path: streams, data: append(bytes.Clone(whole), part...), room: true},
+		"part of a stream's third message":  {path: streams, data: append(make([]byte, 2*prefixBytes), part...), room: true},
+		"after the stream's first answer":   {path: streams, data: part, room: true, answered: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := net.Pipe()
+				conn := newNativeConn(found{conn: server}, NativeConfig{
+					MaxRequestBytes: 1 << 20, MaxHeaderBytes: 16384, ArrivalTimeout: time.Minute,
+					ClientStreams: map[string]bool{streams: true}, Budget: forward.NewBudget(1<<20, telemetry.Discard()),
+				}, func() {})
+				toServer, toClient := make(chan []byte, 1), make(chan []byte, 1)
+				readAll := func(from net.Conn, into chan<- []byte) {
+					all, _ := io.ReadAll(from) // until the connection is closed
+					into <- all
+				}
+				go readAll(conn, toServer)
+				go readAll(client, toClient)
+				send := func(write func(framer *http2.Framer, block func(string) []byte), from int) {
+					_, err := client.Write(clientBytes(write)[from:])
+					require.NoError(t, err)
+				}
+				send(func(framer *http2.Framer, _ func(string) []byte) {
+					var block bytes.Buffer
+					encoder := hpack.NewEncoder(&block)
+					_ = encoder.WriteField(hpack.HeaderField{Name: ":path", Value: c.path})
+					_ = encoder.WriteField(hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
+					_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
+					for data := c.data; len(data) > 0; data = data[min(len(data), 16384):] {
+						_ = framer.WriteData(1, c.ended && len(data) <= 16384, data[:min(len(data), 16384)])
+					}
+				}, 0)
+				if c.answered {
+					answer(t, conn)
+				}
+				time.Sleep(time.Minute - 1)
+				require.Equal(t, c.room, holdsRoom(t, conn))
+				time.Sleep(time.Nanosecond)
+				synctest.Wait()
+				require.False(t, holdsRoom(t, conn))
+				send(func(framer *http2.Framer, _ func(string) []byte) { _ = framer.WritePing(false, [8]byte{1}) }, len(preface))
+				require.NoError(t, client.Close())
+				require.NoError(t, conn.Close())
+
+				got := frames(t, (<-toServer)[len(preface):], hpack.NewDecoder(4096, nil))
+				require.Equal(t, "PING", got[len(got)-1], "the connection goes on")
+				want, wantAnswer := "RST_STREAM CANCEL", []string{"HEADERS 200 application/grpc 4", "RST_STREAM NO_ERROR"}
+				switch {
+				case c.arrived:
+					want, wantAnswer = "DATA", nil
+				case c.answered:
+					wantAnswer = []string{"HEADERS 200", "HEADERS 4", "RST_STREAM NO_ERROR"}
+				}
+				require.Equal(t, want, got[len(got)-2])
+				require.Equal(t, wantAnswer, frames(t, <-toClient, hpack.NewDecoder(4096, nil)))
+			})
+		})
+	}
+}
+
+// A frame that has begun goes to the server as a whole before the reset.
+func TestTheResetOfALateRequestWaitsForTheEndOfAFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		conn := newNativeConn(found{conn: server}, NativeConfig{
+			MaxRequestBytes: 1 << 20, MaxHeaderBytes: 16384, ArrivalTimeout: time.Minute,
+			Budget: forward.NewBudget(1<<20, telemetry.Discard()),
+		}, func() {})
+		toServer := make(chan []byte, 1)
+		go func() {
+			all, _ := io.ReadAll(conn)
+			toServer <- all
+		}()
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		sent := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
+			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
+			_ = framer.WriteData(1, false, append([]byte{0, 0, 4, 0, 0}, make([]byte, 100)...))
+			_ = framer.WriteData(1, false, make([]byte, 1000))
+		})
+		for _, part := range [][]byte{sent[:len(sent)-500], sent[len(sent)-500:]} {
+			_, err := client.Write(part)
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+		}
+		require.NoError(t, client.Close())
+		require.NoError(t, conn.Close())
+		require.Equal(t, []string{"HEADERS application/grpc", "DATA", "DATA", "RST_STREAM CANCEL"},
+			frames(t, (<-toServer)[len(preface):], hpack.NewDecoder(4096, nil)))
+	})
 }
 
 func TestTheInspectionSurvivesAnyBytes(t *testing.T) {

@@ -3,11 +3,14 @@ package front
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"os"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 )
 
@@ -39,7 +42,8 @@ type inbound struct {
 	goneAway            bool   // no call of this connection is accepted any more
 	lastStream          uint32
 	headers             *hpack.Decoder
-	contentType         string // of the block that is being decoded
+	late                []byte // frames of our own for the end of the current frame
+	contentType, path   string // of the block that is being decoded
 }
 
 // Read implements net.Conn for the one goroutine that reads.
@@ -55,9 +59,11 @@ func (c *nativeConn) Read(p []byte) (int, error) {
 			n := copy(p, in.buffer[in.begin:in.checked])
 			in.begin += n
 			return n, nil
+		case len(in.late) > 0 && in.passing == 0:
+			in.inject, in.late = in.late, nil
 		case c.inspect():
 		default:
-			if err := c.fill(); err != nil {
+			if err := c.fill(); err != nil && !c.woken(err) {
 				return 0, err
 			}
 		}
@@ -160,7 +166,7 @@ func (c *nativeConn) inspectHeaders(frame []byte, id uint32) bool {
 		// effect on the compression: no block may from now on.
 		return c.sendElsewhere(id, length)
 	}
-	in.contentType = ""
+	in.contentType, in.path = "", ""
 	if _, err := in.headers.Write(block); err != nil || in.headers.Close() != nil {
 		in.blind = true
 		return true
@@ -171,7 +177,7 @@ func (c *nativeConn) inspectHeaders(frame []byte, id uint32) bool {
 		}
 		in.lastStream = id
 		c.mu.Lock()
-		c.streams[id] = &stream{}
+		c.streams[id] = &stream{oneMessage: !c.config.ClientStreams[in.path]}
 		c.mu.Unlock()
 	}
 	in.passing = length
@@ -258,7 +264,9 @@ func (c *nativeConn) inspectData(frame []byte, id uint32, flags http2.Flags) boo
 		// counts for the flow control of the connection.
 		c.refuse(id, s, refusal)
 		in.inject = resetFrame(id, http2.ErrCodeCancel)
+		return true
 	}
+	c.expect(id, s, flags.Has(http2.FlagDataEndStream))
 	return true
 }
 
@@ -282,6 +290,9 @@ func (c *nativeConn) scan(s *stream, payload []byte) error {
 		s.have = 0
 		s.message = int(binary.BigEndian.Uint32(s.prefix[1:]))
 		s.large = s.message > largeMessage
+		if s.message == 0 {
+			c.arrived(s)
+		}
 		if s.message > c.config.MaxRequestBytes {
 			return rpc.TooLong(s.message, c.config.MaxRequestBytes)
 		}
@@ -290,16 +301,14 @@ func (c *nativeConn) scan(s *stream, payload []byte) error {
 }
 
 // received counts n bytes of a message, and waits until the budget has room for
-// them. A complete message is the server's: the call takes its room itself.
+// them.
 func (c *nativeConn) received(s *stream, n int) error {
 	s.message -= n
-	if !s.large {
+	if s.message == 0 {
+		c.arrived(s)
 		return nil
 	}
-	if s.message == 0 {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		s.release()
+	if !s.large {
 		return nil
 	}
 	for c.spend(s, n); c.lacksRoom(s); {
@@ -337,4 +346,63 @@ func (c *nativeConn) grant(s *stream, give func()) {
 	}
 	s.give = append(s.give, give)
 	s.room += roomStep
+}
+
+// arrived is for a complete message. That of a client's stream is the server's; a
+// request of one message keeps its room until its end has come, too.
+func (c *nativeConn) arrived(s *stream) {
+	if s.oneMessage {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.release()
+}
+
+// expect waits for the rest of a request, after each of its frames: grpc-go would
+// wait for ever, and keep what it has.
+func (c *nativeConn) expect(id uint32, s *stream, ended bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case ended:
+		s.release()
+	case s.late == nil && !s.over && (s.oneMessage || s.message > 0 || s.have > 0):
+		s.late = time.AfterFunc(c.config.ArrivalTimeout, func() { c.expire(id, s) })
+	}
+}
+
+// expire ends a call whose request did not arrive, for the server and for the
+// client, in this order: a client that reads nothing holds up what is sent to it.
+func (c *nativeConn) expire(id uint32, s *stream) {
+	if c.giveUp(id, s) {
+		c.refuse(id, s, fault.Errorf(fault.Late, "the rest of the request did not arrive within %v, expected all of it", c.config.ArrivalTimeout))
+	}
+}
+
+// giveUp wakes the goroutine that reads, by a deadline in the past, unless the
+// request has arrived at the last moment.
+func (c *nativeConn) giveUp(id uint32, s *stream) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.late == nil {
+		return false
+	}
+	s.end()
+	c.late = append(c.late, resetFrame(id, http2.ErrCodeCancel)...)
+	_ = c.SetReadDeadline(time.Unix(1, 0)) // of a broken connection, whose reads end anyway
+	return true
+}
+
+// woken reports whether a read ended because of giveUp.
+func (c *nativeConn) woken(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.late) == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	c.in.late = append(c.in.late, c.late...)
+	c.late = nil
+	_ = c.SetReadDeadline(time.Time{})
+	return true
 }

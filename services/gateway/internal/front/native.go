@@ -3,6 +3,7 @@ package front
 import (
 	"net"
 	"sync"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -16,6 +17,11 @@ type NativeConfig struct {
 	MaxConcurrentStreams uint32
 	MaxRequestBytes      int
 	MaxHeaderBytes       int
+	// ArrivalTimeout is how long a request may take to arrive from its first byte
+	// on: each message, and the end of a request that is one message.
+	ArrivalTimeout time.Duration
+	// ClientStreams holds the methods whose requests are more than one message.
+	ClientStreams map[string]bool
 	// Budget bounds the messages that are being received.
 	Budget *forward.Budget
 }
@@ -34,6 +40,7 @@ type nativeConn struct {
 
 	mu      sync.Mutex
 	streams map[uint32]*stream
+	late    []byte // resets of requests that did not arrive, for whoever reads
 
 	out outbound
 }
@@ -46,6 +53,9 @@ type stream struct {
 	// answered says that the server's headers are on their way; guarded by the
 	// mutex of the outbound side.
 	answered bool
+	// oneMessage says that the request is complete only when its stream ends: until
+	// then the server keeps what has arrived.
+	oneMessage bool
 	// large says that the message counts against the budget while it arrives.
 	large bool
 
@@ -56,6 +66,9 @@ type stream struct {
 	give []func()
 	room int  // bytes that the budget still has room for
 	over bool // the call is answered or reset: it gets no more room
+	// late runs out when the rest of the request does not arrive; nil while nothing
+	// is waited for.
+	late *time.Timer
 }
 
 // prefixBytes is the length of gRPC's own frame header: a flag, and the length
@@ -66,8 +79,11 @@ func newNativeConn(f found, config NativeConfig, onMixed func()) *nativeConn {
 	c := &nativeConn{Conn: f.conn, config: config, onMixed: onMixed, streams: map[uint32]*stream{}}
 	c.in = inbound{buffer: f.read, end: len(f.read), passing: len(preface), ackPending: f.settingsSent}
 	c.in.headers = hpack.NewDecoder(4096, func(field hpack.HeaderField) {
-		if field.Name == "content-type" {
+		switch field.Name {
+		case "content-type":
 			c.in.contentType = field.Value
+		case ":path":
+			c.in.path = field.Value
 		}
 	})
 	c.in.headers.SetMaxStringLength(config.MaxHeaderBytes)
@@ -106,7 +122,12 @@ func (s *stream) end() {
 	s.release()
 }
 
+// release is for what has arrived: the call takes room of its own.
 func (s *stream) release() {
+	if s.late != nil {
+		s.late.Stop()
+		s.late = nil
+	}
 	for _, give := range s.give {
 		give()
 	}
