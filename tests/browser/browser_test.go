@@ -251,18 +251,21 @@ func (a *application) roleDown(t *testing.T) {
 }
 
 // drain keeps the gateway from ending by a native call that waits for a lock in
-// the database, and meanwhile calls from the page.
+// the database, and meanwhile calls from the page. The call is a query, which
+// waits 10 s for a lock; a publish gives up after three.
 func (a *application) drain(t *testing.T) {
 	group := a.kit.Group()
+	a.publish(t, group)
 	follower := a.follow(t, group)
+	a.await(t, follower, func(c *assert.CollectT, seen followed) { assert.Len(c, seen.SequenceIDs, 1) })
 	unlock := a.lock(t)
 	connection, err := grpc.NewClient(a.stack.Endpoints.Gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer connection.Close()
 	held := make(chan error, 1)
-	message := &backendv1.PublishRequest{Envelopes: []*backendv1.ClientEnvelope{a.kit.GroupMessage(group, 10)}}
+	query := &backendv1.QueryRequest{Queries: []*backendv1.TopicQuery{{Topic: &backendv1.Topic{Topic: []byte(group.Topic())}}}}
 	go func() {
-		_, err := backendv1.NewPublishServiceClient(connection).Publish(context.WithoutCancel(t.Context()), message)
+		_, err := backendv1.NewQueryServiceClient(connection).Query(context.WithoutCancel(t.Context()), query)
 		held <- err
 	}()
 	a.awaitLockWaiter(t)
@@ -279,10 +282,10 @@ func (a *application) drain(t *testing.T) {
 	require.NoError(t, <-held, "the call that was under way")
 	require.NoError(t, <-stopped)
 	require.NoError(t, a.stack.StartRole(stack.Gateway))
-	a.await(t, follower, func(c *assert.CollectT, seen followed) { assert.Len(c, seen.SequenceIDs, 1) })
+	a.await(t, follower, func(c *assert.CollectT, seen followed) { assert.Equal(c, 2, seen.Started) })
 }
 
-// lock keeps publishes waiting until it is undone.
+// lock keeps queries waiting until it is undone.
 func (a *application) lock(t *testing.T) (unlock func()) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -290,7 +293,7 @@ func (a *application) lock(t *testing.T) (unlock func()) {
 	require.NoError(t, err)
 	unlock = sync.OnceFunc(func() { _ = connection.Close(ctx) })
 	t.Cleanup(unlock)
-	_, err = connection.Exec(ctx, "BEGIN; LOCK TABLE topic_heads")
+	_, err = connection.Exec(ctx, "BEGIN; LOCK TABLE envelopes")
 	require.NoError(t, err)
 	return unlock
 }
@@ -303,7 +306,7 @@ func (a *application) awaitLockWaiter(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		var waiting bool
 		assert.NoError(c, connection.QueryRow(t.Context(),
-			"SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'topic_heads'::regclass AND NOT granted)").Scan(&waiting))
+			"SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'envelopes'::regclass AND NOT granted)").Scan(&waiting))
 		assert.True(c, waiting)
-	}, soon, 10*time.Millisecond, "no publish waits for the lock")
+	}, soon, 10*time.Millisecond, "no query waits for the lock")
 }

@@ -27,7 +27,6 @@ func openTab(t *testing.T, url string) tab {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(chromium(t)),
-		chromedp.UserDataDir(t.TempDir()),
 		chromedp.NoSandbox, // a container has no user namespaces for it
 		chromedp.IgnoreCertErrors,
 		chromedp.WindowSize(1280, 900),
