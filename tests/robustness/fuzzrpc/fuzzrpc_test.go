@@ -126,18 +126,25 @@ var methods = []method{
 
 const callTimeout = 30 * time.Second
 
-// call sends one request of raw bytes and checks the kind of the answer.
-func call(t testing.TB, conn *grpc.ClientConn, m method, request []byte) codes.Code {
-	t.Helper()
+// attempt sends one request of raw bytes.
+func attempt(conn *grpc.ClientConn, m method, request []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	var err error
 	if m.stream {
-		err = open(ctx, conn, m, request)
-	} else {
-		var answer rpc.Frame
-		err = conn.Invoke(ctx, m.name, rpc.FrameOf(slices.Clone(request)), &answer)
-		answer.Free()
+		return open(ctx, conn, m, request)
+	}
+	var answer rpc.Frame
+	defer answer.Free()
+	return conn.Invoke(ctx, m.name, rpc.FrameOf(slices.Clone(request)), &answer)
+}
+
+// call sends one request and checks the kind of the answer. A machine that stands
+// still for a moment is not the request's doing: what failed so is sent once more.
+func call(t testing.TB, conn *grpc.ClientConn, m method, request []byte) codes.Code {
+	t.Helper()
+	err := attempt(conn, m, request)
+	if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
+		err = attempt(conn, m, request)
 	}
 	answered := status.Convert(err)
 	if !slices.Contains(m.codes, answered.Code()) {
