@@ -38,10 +38,10 @@ func TestTheSweepFindsWhatNoNoticeAnnounced(t *testing.T) {
 	s := subscribe(t, r.client)
 	s.add(group(1))
 	rows := r.writer.store(group(1))
-	s.awaitAllFor(5*time.Second, rows)
+	s.awaitAll(rows)
 	rows = append(rows, r.writer.store(group(1), group(1))...)
 	rows = append(rows, r.writer.publish(group(1))...)
-	s.awaitAllFor(5*time.Second, rows)
+	s.awaitAll(rows)
 }
 
 func TestNoStreamIsServedBelowTheSchema(t *testing.T) {
