@@ -85,7 +85,7 @@ func TestABusThatFallsSilent(t *testing.T) {
 			}
 		}
 	}()
-	findings := doctor.Run(t.Context(), doctor.Options{Environment: map[string]string{"XMTP_NATS_URL": "nats://" + listener.Addr().String()}, Patience: time.Second})
+	findings := doctor.Run(t.Context(), doctor.Options{Environment: map[string]string{"XMTP_NATS_URL": "nats://" + listener.Addr().String()}, Patience: 5 * time.Second})
 	found := in("bus", findings)
 	require.Len(t, found, 1)
 	require.Contains(t, found[0], "WRONG bus: connected, but it does not answer")

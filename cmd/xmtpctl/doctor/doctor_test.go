@@ -39,7 +39,7 @@ func chain(t *testing.T) string {
 
 func look(t *testing.T, environment map[string]string, connection grpc.ClientConnInterface) []doctor.Finding {
 	t.Helper()
-	findings := doctor.Run(t.Context(), doctor.Options{Environment: environment, Endpoint: connection, Patience: 3 * time.Second})
+	findings := doctor.Run(t.Context(), doctor.Options{Environment: environment, Endpoint: connection, Patience: 20 * time.Second})
 	for _, finding := range findings {
 		require.Equal(t, finding.State == doctor.Good, finding.Do == "", "whoever finds something says what to do: %v", finding)
 		for _, secret := range []string{"hunter2", "key-of-the-chain"} {
