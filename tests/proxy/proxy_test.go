@@ -309,7 +309,7 @@ func (b *behind) away(t *testing.T) {
 var longLived = []string{"client_body_timeout", "grpc_read_timeout", "grpc_send_timeout", "proxy_read_timeout", "proxy_send_timeout"}
 
 // timeouts finds all of them at a day. That they are the ones that matter is
-// shown by setting one after the other to a second, which ends a silent stream.
+// shown by setting one after the other to four seconds, which ends a silent stream.
 func (b *behind) timeouts(t *testing.T) {
 	text := proxy.Configuration(t)
 	set := map[string]string{}
@@ -350,12 +350,12 @@ func (b *behind) timeouts(t *testing.T) {
 	}
 }
 
-// edit sets a directive to one second.
+// edit sets a directive to four seconds: enough for a stream to begin.
 func edit(text, name string) [2]string {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(strings.TrimSpace(line), name+" ") {
 			line = strings.TrimSpace(line)
-			return [2]string{line, name + " 1s;"}
+			return [2]string{line, name + " 4s;"}
 		}
 	}
 	return [2]string{name, name}
