@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/xmtp-selfhosted/backend/tests/robustness/check"
@@ -35,7 +36,7 @@ func TestDiskFull(t *testing.T) {
 		"the full disk was not noticed")
 	pages := tr.Recorder.Counts().Pages
 	if c.Primary.Running() {
-		require.Eventually(t, func() bool { return tr.Recorder.Counts().Pages > pages+20 }, within, 20*time.Millisecond, "reads stopped")
+		require.Eventually(t, func() bool { return tr.Recorder.Counts().Pages > pages+20 || !c.Primary.Running() }, within, 20*time.Millisecond, "reads stopped")
 	}
 	require.NoError(t, os.Remove(ballast))
 	if !c.Primary.Running() {
@@ -112,13 +113,23 @@ func fill(t *testing.T, name string) {
 func TestNoConnectionsLeft(t *testing.T) {
 	c, tr := cluster(t, fault.Options{Settings: map[string]string{"max_connections": "60"}})
 	publishers := []*fault.Process{c.Process("publisher 1"), c.Process("publisher 2")}
+	url := c.DatabaseURL(c.Primary)
+	sessions := c.Proxies[fault.PublishersToPrimary].Ports()
+	require.NotEmpty(t, sessions)
 	for _, p := range publishers {
 		require.NoError(t, p.End(syscall.SIGKILL))
 	}
-	var taken []*pgx.Conn
-	require.Eventually(t, func() bool { // those of the killed go away after a moment
+	first, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // what ended later would leave room for others
+		var left int
+		assert.NoError(c, first.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE client_port = ANY($1)", sessions).Scan(&left))
+		assert.Zero(c, left)
+	}, within, 20*time.Millisecond, "sessions of the killed publishers stay")
+	taken := []*pgx.Conn{first}
+	require.Eventually(t, func() bool {
 		for {
-			conn, err := pgx.Connect(t.Context(), c.DatabaseURL(c.Primary))
+			conn, err := pgx.Connect(t.Context(), url)
 			if err != nil {
 				return len(taken) > 20
 			}

@@ -39,6 +39,19 @@ func StartProxy(target string) (*Proxy, error) {
 // Address is where clients connect.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
+// Ports are the proxy's own ends of its open connections to the target.
+func (p *Proxy) Ports() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var ports []int
+	for conn := range p.open {
+		if conn.RemoteAddr().String() == p.target {
+			ports = append(ports, conn.LocalAddr().(*net.TCPAddr).Port)
+		}
+	}
+	return ports
+}
+
 // Cut ends all connections and refuses new ones until Heal.
 func (p *Proxy) Cut() {
 	p.set(func() {
