@@ -130,6 +130,13 @@ func (f *fleet) add(t *testing.T, role string) {
 			environment[variable] = strings.Join(f.addresses(upstream), ",") // what the headless Service resolves to
 		}
 	}
+	// A machine that stands still for a while is not a database that is away.
+	if role != "gateway" {
+		environment["XMTP_DB_ACQUIRE_TIMEOUT"] = "15s"
+	}
+	if role == "reader" {
+		environment["XMTP_DB_PROBE_TIMEOUT"] = "15s"
+	}
 	grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second
 	f.instances[role] = append(f.instances[role], NewInstance(f.binaries, role, environment[listen], environment, grace))
 }
