@@ -29,7 +29,7 @@ type PoolConfig struct {
 	ConnectTimeout time.Duration `env:"DB_CONNECT_TIMEOUT" envDefault:"3s"`
 	// AcquireTimeout bounds the wait for a free connection; past it the call is
 	// Unavailable.
-	AcquireTimeout time.Duration `env:"DB_ACQUIRE_TIMEOUT" envDefault:"2s"`
+	AcquireTimeout time.Duration `env:"DB_ACQUIRE_TIMEOUT" envDefault:"3s"`
 	// StatementTimeout is the server's own bound on one statement.
 	StatementTimeout time.Duration `env:"DB_STATEMENT_TIMEOUT" envDefault:"10s"`
 }

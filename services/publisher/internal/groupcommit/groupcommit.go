@@ -89,7 +89,10 @@ type Committer[W Work] struct {
 	alone    int
 	identity bool
 	closed   bool
-	running  sync.WaitGroup
+	// away is the last failure since a transaction succeeded, if it was that the
+	// database is not available.
+	away    error
+	running sync.WaitGroup
 
 	// flights are all transactions in flight, the oldest first.
 	flights []*flight
@@ -181,16 +184,22 @@ func (c *Committer[W]) Do(ctx context.Context, work W, deadline time.Time) error
 		it.state = abandoned
 		c.weigh(it, -1)
 	}
-	return it.explain(err)
+	return c.explain(it, err)
 }
 
 // explain is the error of work that ended with err: if what ended it is that its time
-// was up, and an attempt had failed before, then why that one failed.
-func (it *item[W]) explain(err error) error {
-	if err != nil && it.failure != nil && fault.KindOf(err) == fault.Late {
+// was up, then why its first attempt failed, or that the database was away.
+func (c *Committer[W]) explain(it *item[W], err error) error {
+	switch {
+	case err == nil || fault.KindOf(err) != fault.Late:
+		return err
+	case it.failure != nil:
 		return it.failure
+	case c.away != nil:
+		return c.away
+	default:
+		return err
 	}
-	return err
 }
 
 // enqueue queues work. If it can start at once and alone, the caller has to run
@@ -240,7 +249,7 @@ func (c *Committer[W]) finish(it *item[W], err error) {
 	if it.state == abandoned {
 		return
 	}
-	it.err = it.explain(err)
+	it.err = c.explain(it, err)
 	close(it.done)
 }
 
@@ -428,6 +437,11 @@ func (c *Committer[W]) run(group []*item[W], again bool) (err error) {
 // conclude answers the requests of a group that ended, or puts them back to run
 // once more.
 func (c *Committer[W]) conclude(group []*item[W], err error) {
+	if err == nil {
+		c.away = nil
+	} else if fault.KindOf(err) == fault.Unavailable && !c.cfg.IsLockTimeout(err) {
+		c.away = err
+	}
 	var again []*item[W]
 	for _, it := range group {
 		next, ok := c.nextTry(it, len(group), err)

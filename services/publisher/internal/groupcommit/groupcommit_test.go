@@ -525,6 +525,38 @@ func TestTheFirstFailureExplainsALateOne(t *testing.T) {
 	})
 }
 
+// So does one whose first attempt came late since the database was away.
+func TestADatabaseThatIsAwayExplainsALateFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config()
+		cfg.MaxInFlight = 1
+		d := start(t, cfg)
+		away := fault.Errorf(fault.Unavailable, "the database is away")
+		a := d.submit(on("a", "1"))
+		tx := d.expect("a")
+		late := d.submit(on("late", "2"))
+		tx.end <- away
+		for range 2 {
+			switch tx := d.next(); tx.names[0] {
+			case "a":
+				tx.end <- away
+				a.expect(t, away)
+			case "late": // does not end
+			}
+		}
+		time.Sleep(callerLimit)
+		late.expect(t, away)
+
+		b := d.submit(on("b", "1"))
+		d.expect("b").end <- nil
+		b.expect(t, nil)
+		c := d.submit(on("c", "1"))
+		d.expect("c") // does not end either, with a database that is there
+		time.Sleep(callerLimit)
+		c.expect(t, context.DeadlineExceeded)
+	})
+}
+
 func TestCloseGivesUpWhatTakesTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := start(t, config())
