@@ -141,9 +141,14 @@ func (c *cluster) mustRun(t *testing.T, script string) string {
 	t.Helper()
 	output, err := c.run(t, script)
 	require.NoError(t, err, output)
+	requireNoWarning(t, output)
+	return output
+}
+
+func requireNoWarning(t *testing.T, output string) {
+	t.Helper()
 	require.NotContains(t, output, "warnings.go", "the API server has something to say")
 	require.NotContains(t, output, "Warning:", "the API server has something to say")
-	return output
 }
 
 func freePort(t *testing.T) int {
