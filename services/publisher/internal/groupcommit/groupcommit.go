@@ -68,8 +68,8 @@ type Config struct {
 // Commit runs one transaction for a group. It sets the outcome of each request
 // in the work itself and returns nil, or fails as a whole. ctx has the time limit
 // of the transaction and is not that of any caller. Again says that the group is one
-// request, or requests on the same topics, that failed in company and have all the time
-// they have left.
+// request, or requests on the same topics, that failed once and have all the time they
+// have left.
 type Commit[W Work] func(ctx context.Context, group []W, again bool) error
 
 // Committer queues work. Make it with New.

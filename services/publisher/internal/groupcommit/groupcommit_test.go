@@ -383,15 +383,20 @@ func TestRetriesSideBySideAreBounded(t *testing.T) {
 	})
 }
 
-func TestARefusalOfTheWholeIsNotTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := start(t, config())
-		c := d.submit(on("a", "1"))
-		tooLong := fault.Errorf(fault.TooLong, "too long")
-		d.expect("a").end <- tooLong
-		c.expect(t, tooLong)
-		d.expectNone()
-	})
+// What no second attempt can change is not tried again, nor what broke with nobody
+// beside it: it is not to be tried until it looks well.
+func TestARefusalOfTheWholeAndWhatBreaksByItselfAreNotTriedAgain(t *testing.T) {
+	for _, failure := range []error{fault.Errorf(fault.TooLong, "too long"), fault.Errorf(fault.Broken, "internal error")} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := start(t, config())
+				c := d.submit(on("a", "1"))
+				d.expect("a").end <- failure
+				c.expect(t, failure)
+				d.expectNone()
+			})
+		})
+	}
 }
 
 func TestACallerThatLeavesBeforeTheStartTakesItsWorkAlong(t *testing.T) {
@@ -490,18 +495,6 @@ func TestAPanicIsTheFailureOfItsOwnWork(t *testing.T) {
 		require.ErrorIs(t, c.Do(t.Context(), on("bad", "1"), time.Now().Add(time.Minute)), errPanic, "also on its caller's goroutine")
 		require.NoError(t, c.Do(t.Context(), on("good", "1"), time.Now().Add(time.Minute)), "its topic is free")
 		c.Close(t.Context())
-	})
-}
-
-// What broke with nobody beside it is reported, and not tried until it looks well.
-func TestWorkThatBreaksByItselfIsNotTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := start(t, config())
-		a := d.submit(on("a", "1"))
-		broken := fault.Errorf(fault.Broken, "internal error")
-		d.expect("a").end <- broken
-		a.expect(t, broken)
-		d.expectNone()
 	})
 }
 
