@@ -410,6 +410,7 @@ func TestARequestMustArriveInTime(t *testing.T) {
 					}
 				}, 0)
 				if c.answered {
+					synctest.Wait() // no server answers what it has not read
 					answer(t, conn)
 				}
 				time.Sleep(time.Minute - 1)
