@@ -112,6 +112,11 @@ func (b *builder) intGauge(name, meaning string, labels ...Label) metric.Int64Ga
 	return keep(b, i, err, name, "gauge", meaning, labels)
 }
 
+func (b *builder) observableGauge(name, meaning string, labels ...Label) metric.Int64ObservableGauge {
+	i, err := b.meter.Int64ObservableGauge(name, metric.WithDescription(meaning))
+	return keep(b, i, err, name, "gauge", meaning, labels)
+}
+
 func (b *builder) histogram(name, meaning string, buckets []float64, labels ...Label) metric.Float64Histogram {
 	i, err := b.meter.Float64Histogram(name, metric.WithDescription(meaning), metric.WithExplicitBucketBoundaries(buckets...))
 	return keep(b, i, err, name, "histogram", meaning, labels)

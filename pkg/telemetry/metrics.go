@@ -5,6 +5,10 @@
 package telemetry
 
 import (
+	"context"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
@@ -60,6 +64,10 @@ type Metrics struct {
 	GatewayHeldCalls     metric.Int64UpDownCounter
 	GatewayRepeatedCalls metric.Int64Counter
 	GatewayBodyBytes     metric.Int64UpDownCounter
+
+	budgetUsed  metric.Int64ObservableGauge
+	budgetTotal metric.Int64ObservableGauge
+	budgets     sync.Map // from their names
 }
 
 // latencyBuckets are in seconds: from a tenth of an idle commit to a time-out.
@@ -99,6 +107,12 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	m.RPCDuration = b.histogram("grpc_server_handling_seconds", "Time from the start of a call to its end.", latencyBuckets, calls...)
 	m.RPCInFlight = b.upDown("grpc_server_in_flight", "Calls that began and did not end yet.", calls...)
 	m.Ready = b.intGauge("xmtp_ready", "1 while the role says that it serves, 0 while it does not.")
+
+	budget := label("budget", "what the bytes are for")
+	m.budgetUsed = b.observableGauge("xmtp_budget_used_bytes", "Bytes that the role holds on behalf of its callers.", budget)
+	m.budgetTotal = b.observableGauge("xmtp_budget_total_bytes", "The most bytes that it holds for that, as its configuration says.", budget)
+	_, err := b.meter.RegisterCallback(m.observeBudgets, m.budgetUsed, m.budgetTotal)
+	b.errs = append(b.errs, err)
 
 	b.in(Publisher)
 	m.PublishEnvelopes = b.counter("xmtp_publish_envelopes", "Envelopes of publish requests, by what became of them.",
@@ -152,6 +166,30 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	m.GatewayRepeatedCalls = b.counter("xmtp_gateway_repeated_calls", "Calls sent again because their instance went away.")
 	m.GatewayBodyBytes = b.upDown("xmtp_gateway_body_bytes", "Request bodies in flight or held.")
 	return m, b
+}
+
+// Budget is a bounded number of bytes, see package budget.
+type Budget interface {
+	Used() int64
+	Total() int64
+}
+
+// ObserveBudget shows how full a budget is, under a name that it alone has in the
+// role. It takes the place of an earlier one of that name.
+func (m *Metrics) ObserveBudget(name string, budget Budget) { m.budgets.Store(name, budget) }
+
+func (m *Metrics) observeBudgets(_ context.Context, o metric.Observer) error {
+	m.budgets.Range(func(name, value any) bool {
+		text, _ := name.(string)
+		budget, ok := value.(Budget)
+		if ok {
+			of := metric.WithAttributes(attribute.String("budget", text))
+			o.ObserveInt64(m.budgetUsed, budget.Used(), of)
+			o.ObserveInt64(m.budgetTotal, budget.Total(), of)
+		}
+		return true
+	})
+	return nil
 }
 
 // Discard returns metrics that record nothing.

@@ -18,9 +18,11 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 )
 
 func start(t *testing.T, environment map[string]string) *telemetry.Telemetry {
@@ -86,6 +88,19 @@ func TestTheCatalogueHasEveryInstrumentOnce(t *testing.T) {
 		}
 	}
 	require.Greater(t, len(seen), 30)
+}
+
+func TestABudgetIsShownUntilAnotherTakesItsName(t *testing.T) {
+	meter := metertest.New(t)
+	requests := attribute.String("budget", "requests")
+	first, second := budget.New(1000, 0), budget.New(2000, 0)
+	meter.ObserveBudget("requests", first)
+	require.True(t, first.Holder().TryTake(300))
+	require.EqualValues(t, 300, meter.Gauge("xmtp_budget_used_bytes", requests))
+	require.EqualValues(t, 1000, meter.Gauge("xmtp_budget_total_bytes", requests))
+	meter.ObserveBudget("requests", second)
+	require.Zero(t, meter.Gauge("xmtp_budget_used_bytes", requests))
+	require.EqualValues(t, 2000, meter.Gauge("xmtp_budget_total_bytes", requests))
 }
 
 func TestACollectorThatIsAwayDelaysNothing(t *testing.T) {

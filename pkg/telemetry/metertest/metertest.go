@@ -51,6 +51,27 @@ func (m *Meter) Count(name string, labels ...attribute.KeyValue) (sum int64) {
 	return sum
 }
 
+// Gauge is the value of a gauge's point that has all of the labels; 0 without one.
+func (m *Meter) Gauge(name string, labels ...attribute.KeyValue) (value int64) {
+	m.t.Helper()
+	var all metricdata.ResourceMetrics
+	require.NoError(m.t, m.reader.Collect(context.Background(), &all))
+	for _, scope := range all.ScopeMetrics {
+		for _, metric := range scope.Metrics {
+			points, ok := metric.Data.(metricdata.Gauge[int64])
+			if metric.Name != name || !ok {
+				continue
+			}
+			for _, point := range points.DataPoints {
+				if hasAll(point.Attributes, labels) {
+					value = point.Value
+				}
+			}
+		}
+	}
+	return value
+}
+
 func hasAll(set attribute.Set, labels []attribute.KeyValue) bool {
 	for _, label := range labels {
 		if value, ok := set.Value(label.Key); !ok || value != label.Value {
