@@ -17,6 +17,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/payload"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 )
 
 // Envelope is one distinct envelope of a request.
@@ -71,18 +72,19 @@ type Request struct {
 // a whole is returned as the error. If an envelope fails, the request holds
 // those before it, and failed says which and why: it will be refused, yet an
 // earlier envelope may be the one to name.
-func Parse(wire []byte, limits limit.Config) (parsed *Request, failed *fault.Error, err error) {
-	n, err := count(wire)
+func Parse(encoded []byte, limits limit.Config) (parsed *Request, failed *fault.Error, err error) {
+	n, err := count(encoded)
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &Request{Envelopes: make([]Envelope, 0, min(n, maxPrepared)), Wire: len(wire)}
+	r := &Request{Envelopes: make([]Envelope, 0, min(n, maxPrepared)), Wire: len(encoded)}
 	p := parser{Request: r, limits: limits, seen: newIndex(n)}
-	_ = walk(wire, func(one []byte) bool { // it was walked to its end above
-		failed = p.add(one)
-		p.index++
-		return failed == nil
-	})
+	for m := wire.Read(encoded); failed == nil && m.Next(); { // it was read to its end above
+		if m.IsBytes(envelopesField) {
+			failed = p.add(m.Bytes())
+			p.index++
+		}
+	}
 	r.collectTopics()
 	if failed != nil {
 		return r, failed, nil
