@@ -6,7 +6,10 @@
 // A verdict and the failure to get one are different results that cannot be
 // mistaken for each other (invariant I10): a verdict comes without an error, and
 // whatever goes wrong between here and the chain is an error of kind
-// fault.Unavailable. Neither errors nor anything else here repeat an endpoint,
+// fault.Unavailable. A verdict is the one byte that the validator program returns:
+// 01 valid, 00 invalid, and, for a signature that is not wrapped, 02, after which the
+// signature is checked here as that of a plain key. Any other answer, none and a
+// revert among them, cannot be the program's and is a failure of the provider. Neither errors nor anything else here repeat an endpoint,
 // an account or a signature.
 package wallet
 
@@ -14,6 +17,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -59,10 +63,11 @@ type Verifier struct {
 	// before the first verification.
 	OnResult func(result string)
 
-	chains    map[string]*chain
-	ids       []string
-	cache     *cache
-	transport *http.Transport
+	chains      map[string]*chain
+	ids         []string
+	cache       *cache
+	transport   *http.Transport
+	maxBlockAge time.Duration
 }
 
 // New returns a verifier. It opens no connection, so an endpoint that is down
@@ -77,10 +82,11 @@ func New(cfg Config) (*Verifier, error) {
 		return nil, err
 	}
 	v := &Verifier{
-		chains:    make(map[string]*chain, len(cfg.Chains)),
-		ids:       cfg.Chains.IDs(),
-		cache:     verdicts,
-		transport: http.DefaultTransport.(*http.Transport).Clone(),
+		chains:      make(map[string]*chain, len(cfg.Chains)),
+		ids:         cfg.Chains.IDs(),
+		cache:       verdicts,
+		transport:   http.DefaultTransport.(*http.Transport).Clone(),
+		maxBlockAge: cfg.MaxBlockAge,
 	}
 	v.transport.MaxIdleConns = 0 // only the bound per host
 	v.transport.MaxIdleConnsPerHost = cfg.MaxCalls
@@ -124,6 +130,34 @@ func (v *Verifier) report(verdict Verdict, err error) {
 	}
 }
 
+// VerifyAdmitted is VerifyAt for a signature of an update that is to be stored: its
+// block has to be recent as well (IDENT-062), or anybody who once was an owner of a
+// contract could sign at a block of that time. A block that is not is of kind Invalid.
+func (v *Verifier) VerifyAdmitted(ctx context.Context, accountID string, block uint64, hash [32]byte, signature []byte) (bool, error) {
+	if v.maxBlockAge > 0 {
+		if err := v.checkAge(ctx, accountID, block); err != nil {
+			return false, err
+		}
+	}
+	return v.VerifyAt(ctx, accountID, block, hash, signature)
+}
+
+func (v *Verifier) checkAge(ctx context.Context, accountID string, block uint64) error {
+	account, err := caip.ParseAccount(accountID)
+	if err != nil {
+		return err
+	}
+	c, configured := v.chains[account.ChainID]
+	if !configured {
+		return nil // VerifyAt says so
+	}
+	err = c.checkAge(ctx, block, v.maxBlockAge)
+	if err != nil {
+		v.report(Verdict{}, err)
+	}
+	return err
+}
+
 // VerifyAt is Verify for callers that always name the block, as the signatures
 // of identity updates do.
 func (v *Verifier) VerifyAt(ctx context.Context, accountID string, block uint64, hash [32]byte, signature []byte) (bool, error) {
@@ -155,9 +189,17 @@ func (v *Verifier) verify(ctx context.Context, account caip.Account, request Req
 		if err != nil {
 			return Verdict{}, err
 		}
-		valid := isByte(answer, answerValid) ||
-			deploy == nil && isByte(answer, answerNoCode) && signedByKey(signer, request.Hash, inner)
-		return Verdict{Valid: valid, BlockNumber: at, AtBlock: true}, nil
+		verdict := Verdict{BlockNumber: at, AtBlock: true}
+		switch {
+		case isByte(answer, answerValid):
+			verdict.Valid = true
+		case isByte(answer, answerInvalid):
+		case isByte(answer, answerNoCode) && deploy == nil:
+			verdict.Valid = signedByKey(signer, request.Hash, inner)
+		default: // as from a node without the state of the block
+			return Verdict{}, c.unusable("gave an answer that the validator never gives")
+		}
+		return verdict, nil
 	}
 	if request.BlockNumber == nil {
 		return ask()
