@@ -32,5 +32,5 @@ func (s *State) audit(ctx context.Context, wire *associations.IdentityUpdate) er
 	if err != nil {
 		return err
 	}
-	return s.apply(local.verified)
+	return s.apply(local.Answered())
 }

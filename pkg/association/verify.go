@@ -72,7 +72,10 @@ func (u *Update) Verify(ctx context.Context, verifier ContractVerifier) (Verifie
 	if err != nil {
 		return Verified{}, err
 	}
-	return local.AskChains(ctx, verifier)
+	if err := local.AskChains(ctx, verifier); err != nil {
+		return Verified{}, err
+	}
+	return local.Answered(), nil
 }
 
 // Local is an update whose signatures are good as far as can be told without a
@@ -119,14 +122,15 @@ func (u *Update) VerifyLocal(ctx context.Context) (Local, error) {
 }
 
 // AskChains is the second part of Verify.
-func (l Local) AskChains(ctx context.Context, verifier ContractVerifier) (Verified, error) {
-	if l.NeedsChain() {
-		if err := l.verifyContracts(ctx, verifier); err != nil {
-			return Verified{}, err
-		}
+func (l Local) AskChains(ctx context.Context, verifier ContractVerifier) error {
+	if !l.NeedsChain() {
+		return nil
 	}
-	return l.verified, nil
+	return l.verifyContracts(ctx, verifier)
 }
+
+// Answered is the update if AskChains returned no error, or there was none to ask.
+func (l Local) Answered() Verified { return l.verified }
 
 // reuseWindow is how many earlier signatures findSame looks at. Clients sign an
 // update once and put the signature into neighbouring actions.
