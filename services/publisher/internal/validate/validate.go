@@ -200,11 +200,8 @@ func (v *Validator) ask(ctx context.Context, local association.Local, chains *pa
 	begun := time.Now()
 	err := local.AskChains(asking, v.Contracts)
 	chains.left -= time.Since(begun)
-	switch fault.KindOf(err) {
-	case fault.Late, fault.Cancelled:
-		if ctx.Err() == nil {
-			return fault.Wrap(fault.Unavailable, err, "the chains of the update's contract wallets did not answer within %s", v.ChainTimeout)
-		}
+	if err != nil && fault.KindOf(err) != fault.Invalid && asking.Err() != nil && ctx.Err() == nil {
+		return fault.Wrap(fault.Unavailable, err, "the chains of the update's contract wallets did not answer within %s", v.ChainTimeout)
 	}
 	return err
 }
