@@ -9,7 +9,8 @@
 //
 // A new update is held to the rules that clients hold whole logs to (IDENT-nnn). What
 // is stored was accepted by the rules of its time and is taken as it is: Replay asks
-// less than the three steps do. Audit says whether clients would take a log.
+// less than the three steps do. An Auditor says whether
+// clients would take a log.
 package association
 
 import (

@@ -7,23 +7,16 @@ import (
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
 )
 
-// Audit says whether a client would take the log of an inbox: it refuses a whole log
-// that holds an update against today's rules. It returns the place of the first such
-// update and why it is refused, or -1 and nil. What chains say about the signatures
-// of contract wallets is taken to be good, and how old their blocks are does not
-// matter in a log. Once ctx is done the error is its own.
-func Audit(ctx context.Context, history []*associations.IdentityUpdate) (at int, err error) {
-	state := new(State)
-	state.init()
-	for i, wire := range history {
-		if err := state.audit(ctx, wire); err != nil {
-			return i, err
-		}
-	}
-	return -1, nil
-}
+// Auditor says whether a client would take the log of an inbox: it refuses a whole log
+// that holds an update against today's rules. What chains say about the signatures of
+// contract wallets is taken to be good, and how old their blocks are does not matter in
+// a log. The zero value is for a log from its beginning.
+type Auditor struct{ state State }
 
-func (s *State) audit(ctx context.Context, wire *associations.IdentityUpdate) error {
+// Next is why clients refuse the next update of the log, and so all of it: Invalid as
+// from Prepare, Verify and Apply. After that the auditor is worthless. Once ctx is done
+// the error is its own.
+func (a *Auditor) Next(ctx context.Context, wire *associations.IdentityUpdate) error {
 	prepared, err := Prepare(wire, MaxContractSignatures(math.MaxInt))
 	if err != nil {
 		return err
@@ -32,5 +25,6 @@ func (s *State) audit(ctx context.Context, wire *associations.IdentityUpdate) er
 	if err != nil {
 		return err
 	}
-	return s.apply(local.Answered())
+	a.state.init()
+	return a.state.apply(local.Answered())
 }

@@ -2,23 +2,30 @@ package publisher_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xmtp-selfhosted/backend/pkg/association/associationtest"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
+	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 	"github.com/xmtp-selfhosted/backend/services/publisher"
 )
 
@@ -54,6 +61,42 @@ func TestHostileUpdatesCostLittleMemory(t *testing.T) {
 	require.Less(t, each, int64(12*len(request)))
 	require.Zero(t, r.rows())
 	r.publish(testkit.New(45).Client().Registration(time.Now()))
+}
+
+// A log that older limits let grow, of updates that are mostly free text, is extended
+// by its owner, and takes a part of its length of memory at a time (A6).
+func TestALongLogOfOlderLimitsIsExtended(t *testing.T) {
+	meter := metertest.New(t)
+	r := start(t, func(_ *publisher.Config, d *publisher.Deps) { d.Metrics = meter.Metrics })
+	client := testkit.New(46).Client()
+	now := time.Now()
+	old := []*backendv1.ClientEnvelope{client.Registration(now)}
+	for i := range 40 {
+		update, _ := client.AddInstallation(now.Add(time.Duration(i) * time.Second))
+		update.GetIdentityUpdate().GetActions()[0].GetAdd().RelyingParty = proto.String(strings.Repeat("x", 1_000_000))
+		old = append(old, update)
+	}
+	r.insert(client.Topic(), old...)
+	r.publish(testkit.Identity(associationtest.NewUpdate(client.InboxID, uint64(now.UnixNano())).Revoke(client.Wallet, client.Installation.Member()).Update()))
+	require.Zero(t, meter.Gauge("xmtp_budget_used_bytes", attribute.String("budget", "histories")))
+	require.Zero(t, meter.Gauge("xmtp_budget_used_bytes", attribute.String("budget", "decoding")))
+	require.NotZero(t, meter.Gauge("xmtp_budget_total_bytes", attribute.String("budget", "histories")))
+}
+
+// insert writes envelopes of one topic into the database as an older backend stored them.
+func (r *role) insert(name topic.Topic, envelopes ...*backendv1.ClientEnvelope) {
+	r.t.Helper()
+	for _, e := range envelopes {
+		encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
+		require.NoError(r.t, err)
+		hash := sha256.Sum256(encoded)
+		_, err = r.db.Exec(r.t.Context(), `WITH row AS (
+			INSERT INTO envelopes (topic, sequence_id, server_ns, message_hash, is_commit_or_proposal, commit_xid, payload)
+			VALUES ($1, nextval('envelope_sequence'), 1, $2, false, pg_current_xact_id()::text::bigint, $3) RETURNING topic, sequence_id)
+			INSERT INTO topic_heads SELECT topic, sequence_id FROM row
+			ON CONFLICT (topic) DO UPDATE SET last_sequence_id = excluded.last_sequence_id`, []byte(name), hash[:], encoded)
+		require.NoError(r.t, err)
+	}
 }
 
 // A chain that is slow, within what it is allowed, is waited for, beside the time that
