@@ -183,11 +183,6 @@ func otherS(der []byte) []byte {
 
 func checksummed(address string) string { return "0x" + strings.ToUpper(address[2:]) }
 
-// again signs an action a second time, as an installation can.
-type again struct{ *kit.Installation }
-
-func (a again) Sign(text string) *associations.Signature { return a.SignAgain(text) }
-
 // TestAttacksOnInboxes tries what was once done to a backend, numbered as in
 // identity-admission.md, through the gateway.
 func TestAttacksOnInboxes(t *testing.T) {
