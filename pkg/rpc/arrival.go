@@ -24,6 +24,9 @@ type Arrival struct {
 	// Timeout is how long a message may take to arrive: the one message of a call
 	// from its headers on, others from their first byte on.
 	Timeout time.Duration
+	// Patience is how long a message waits for room. Then it gives back what it has:
+	// others that wait may need just that.
+	Patience time.Duration
 	// Holder is what the caller holds of the budget of messages.
 	Holder func(ctx context.Context) *budget.Holder
 }
@@ -37,9 +40,6 @@ const (
 	roomStep = 128 << 10
 	// pieceBytes is how much is read at a time.
 	pieceBytes = 16 << 10
-	// roomPatience is how long a message waits for room. Then it gives back what it
-	// has: others that wait may need just that.
-	roomPatience = 10 * time.Second
 )
 
 // messageStream is what is used of grpc-go's stream below grpc.ServerStream.
@@ -160,7 +160,7 @@ func (m *arriving) rest(frame *Frame, compressed byte) error {
 	if length > m.limit {
 		return TooLong(length, m.limit)
 	}
-	room := &room{holder: m.Holder(m.ctx)}
+	room := &room{holder: m.Holder(m.ctx), patience: m.Patience}
 	data, err := m.read(length, room)
 	if err == nil && compressed == 1 {
 		data, room, err = m.inflate(data, room)
@@ -212,7 +212,7 @@ func compact(parts mem.BufferSlice, bytes int) mem.BufferSlice {
 func (m *arriving) inflate(from mem.BufferSlice, small *room) (data mem.BufferSlice, large *room, err error) {
 	defer small.release()
 	defer from.Free()
-	large = &room{holder: small.holder}
+	large = &room{holder: small.holder, patience: small.patience}
 	name := m.stream.RecvCompress()
 	compressor := encoding.GetCompressor(name)
 	if compressor == nil {
@@ -246,6 +246,7 @@ func (m *arriving) inflate(from mem.BufferSlice, small *room) (data mem.BufferSl
 // room is what a message holds of the budget.
 type room struct {
 	holder       *budget.Holder
+	patience     time.Duration
 	bytes, taken int64
 }
 
@@ -277,7 +278,7 @@ func (r *room) take(ctx context.Context, bytes int64) error {
 	if r.holder.TryTake(bytes) {
 		return nil
 	}
-	patient, cancel := context.WithTimeout(ctx, roomPatience)
+	patient, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	err := r.holder.Take(patient, bytes)
 	if err != nil && ctx.Err() != nil {

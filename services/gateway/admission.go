@@ -23,7 +23,7 @@ type admission struct {
 
 func (g *Gateway) newAdmission(methods []method) *admission {
 	a := &admission{
-		budgets: g.budgets, calls: caller.NewCalls(g.config.Front.MaxCalls, g.config.Front.MaxStreams),
+		budgets: g.budgets, calls: g.config.Front.calls(),
 		observer: rpc.NewObserver(g.deps.Logger, g.deps.Metrics), kinds: map[string]caller.Kind{},
 		maxHeaderBytes: g.config.Front.MaxHeaderBytes,
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/caller"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
 )
 
@@ -61,7 +62,8 @@ type FrontConfig struct {
 	MaxConnections int `env:"GATEWAY_MAX_CONNECTIONS" envDefault:"10000"`
 	// MaxConnectionsPerAddress bounds those of one client address (in IPv6 of one
 	// network of 64 bits); more are closed. 0 is three quarters of all. Where
-	// everybody comes through one proxy or address translation, set it to all.
+	// everybody comes through one proxy or address translation, set it to all: then
+	// one address may have all calls, too.
 	MaxConnectionsPerAddress int `env:"GATEWAY_MAX_CONNECTIONS_PER_ADDRESS" envDefault:"0"`
 	// MaxCalls bounds the unary calls in progress; more are UNAVAILABLE. When few
 	// are left, a connection with many calls is refused before one with few.
@@ -83,6 +85,11 @@ const (
 	HTTP2Auto = "auto"
 	HTTP2HTTP = "http"
 )
+
+// calls bounds the native calls in progress.
+func (c FrontConfig) calls() *caller.Calls {
+	return caller.NewCalls(c.MaxCalls, c.MaxStreams, c.MaxConnectionsPerAddress >= c.MaxConnections)
+}
 
 // Validate names each variable that is out of range.
 func (c FrontConfig) Validate() error {

@@ -56,7 +56,7 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{config: cfg, deps: deps}
-	g.budgets = cfg.Forward.Budgets(int64(max(cfg.Limits.MaxRequestBytes, cfg.Limits.MaxResponseBytes)))
+	g.budgets = cfg.Forward.Budgets(int64(cfg.Limits.MaxRequestBytes), int64(cfg.Limits.MaxResponseBytes))
 	deps.Metrics.ObserveBudget(telemetry.GatewayBodies, g.budgets.Bodies)
 	deps.Metrics.ObserveBudget("answers", g.budgets.Answers)
 	if g.roles, err = dialRoles(cfg, deps, g.budgets); err != nil {

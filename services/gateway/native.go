@@ -23,8 +23,8 @@ func (g *Gateway) newNative(methods []method) *rpc.Server {
 		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
 		Public: &rpc.Public{
 			Arrival: rpc.Arrival{
-				Timeout: g.config.Front.BodyTimeout,
-				Holder:  func(ctx context.Context) *budget.Holder { return g.budgets.From(ctx).Bodies },
+				Timeout: g.config.Front.BodyTimeout, Patience: g.config.Forward.Hold,
+				Holder: func(ctx context.Context) *budget.Holder { return g.budgets.From(ctx).Bodies },
 			},
 			Cancelled: func(ctx context.Context) { g.budgets.From(ctx).Cancelled() },
 		},

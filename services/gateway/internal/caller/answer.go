@@ -17,8 +17,8 @@ import (
 // the message: then it ends when the transport has written the last byte or thrown
 // the message away, or when the connection ends.
 //
-// It is the pool of empty buffers that lie behind each buffer of the message: a
-// transport frees one after the other as it writes them.
+// It is the pool of empty buffers before each buffer of the message, and behind the
+// last: a transport frees one after the other as it writes them.
 type Answer struct {
 	caller *Caller
 	bytes  int64
@@ -75,11 +75,8 @@ func (c *Caller) refusal(err error, size int64) error {
 // Attach lets the message carry its room along.
 func (a *Answer) Attach(message *rpc.Frame) {
 	parts := make(mem.BufferSlice, 0, 2*len(message.Data)+1)
-	for i, part := range message.Data {
-		if i > 0 {
-			parts = append(parts, mem.NewBuffer(&a.tick, a))
-		}
-		parts = append(parts, part)
+	for _, part := range message.Data {
+		parts = append(parts, mem.NewBuffer(&a.tick, a), part)
 	}
 	message.Data = append(parts, mem.NewBuffer(&a.end, a))
 }

@@ -29,6 +29,7 @@ type Caller struct {
 	Bodies, Answers *budget.Holder
 
 	budgets   Budgets
+	address   *Address
 	end       func()
 	progress  [kinds]atomic.Int64 // calls in progress
 	cancelled bucket
@@ -39,9 +40,12 @@ type Caller struct {
 	answers *Answer // that it has not taken, the newest first
 }
 
+// Address is what the callers of one network address have in progress together.
+type Address struct{ progress [kinds]atomic.Int64 }
+
 // New makes a caller that has nothing yet. end closes its connection.
-func (b Budgets) New(end func()) *Caller {
-	return &Caller{budgets: b, Bodies: b.Bodies.Holder(), Answers: b.Answers.Holder(), end: end}
+func (b Budgets) New(address *Address, end func()) *Caller {
+	return &Caller{budgets: b, Bodies: b.Bodies.Holder(), Answers: b.Answers.Holder(), address: address, end: end}
 }
 
 // Addr is the address of a caller's connection. It carries the caller to whoever
@@ -68,7 +72,7 @@ func (b Budgets) From(ctx context.Context) *Caller {
 	if found, ok := ctx.Value(key{}).(*Caller); ok {
 		return found
 	}
-	return b.New(func() {})
+	return b.New(&Address{}, func() {})
 }
 
 // The rate at which a connection may give up calls that are in progress: enough for

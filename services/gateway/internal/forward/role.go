@@ -39,11 +39,13 @@ type Config struct {
 // shareOf is the part of a budget that one connection may have: one in shareOf.
 const shareOf = 4
 
-// Budgets are the budgets of the configuration. A message of maxMessageBytes fits the
-// share of one connection.
-func (c Config) Budgets(maxMessageBytes int64) caller.Budgets {
-	made := func(total int64) *budget.Budget { return budget.New(total, max(total/shareOf, 2*maxMessageBytes)) }
-	return caller.Budgets{Bodies: made(c.BodyBudgetBytes), Answers: made(c.AnswerBudgetBytes)}
+// Budgets are the budgets of the configuration. A request fits the share of one
+// connection compressed and inflated, and so does an answer.
+func (c Config) Budgets(maxRequestBytes, maxResponseBytes int64) caller.Budgets {
+	return caller.Budgets{
+		Bodies:  budget.New(c.BodyBudgetBytes, max(c.BodyBudgetBytes/shareOf, 2*maxRequestBytes+1<<20)),
+		Answers: budget.New(c.AnswerBudgetBytes, max(c.AnswerBudgetBytes/shareOf, maxResponseBytes)),
+	}
 }
 
 // Validate names each variable that is out of range.

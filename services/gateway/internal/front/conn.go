@@ -23,7 +23,7 @@ type conn struct {
 // sees that the client takes nothing.
 const socketBuffer = 256 << 10
 
-func (s *Splitter) newConn(accepted net.Conn, leave func()) *conn {
+func (s *Splitter) newConn(accepted net.Conn, from *caller.Address, leave func()) *conn {
 	if tcp, ok := accepted.(*net.TCPConn); ok {
 		_ = tcp.SetWriteBuffer(socketBuffer) // the connection goes on without
 	}
@@ -34,7 +34,7 @@ func (s *Splitter) newConn(accepted net.Conn, leave func()) *conn {
 		leave()
 		return err
 	})
-	c.caller = s.config.Budgets.New(func() { _ = c.end() })
+	c.caller = s.config.Budgets.New(from, func() { _ = c.end() })
 	return c
 }
 

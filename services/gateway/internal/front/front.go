@@ -51,7 +51,7 @@ type Splitter struct {
 	mu        sync.Mutex
 	open      map[*conn]struct{}
 	peeked    map[*conn]struct{} // those that nobody else knows yet
-	addresses map[netip.Addr]int // open connections of each
+	addresses map[netip.Addr]*address
 	closing   bool
 	running   sync.WaitGroup
 }
@@ -65,7 +65,7 @@ func New(config Config, listener net.Listener, logger *slog.Logger) *Splitter {
 		config: config, listener: listener, logger: logger,
 		native: newQueue(listener.Addr()), web: newQueue(listener.Addr()),
 		slots: make(chan struct{}, config.MaxConnections),
-		open:  map[*conn]struct{}{}, peeked: map[*conn]struct{}{}, addresses: map[netip.Addr]int{},
+		open:  map[*conn]struct{}{}, peeked: map[*conn]struct{}{}, addresses: map[netip.Addr]*address{},
 	}
 }
 
@@ -202,30 +202,43 @@ func (s *Splitter) handOver(to *queue, conn net.Conn) {
 	}
 }
 
+// address is what the open connections of one address have together.
+type address struct {
+	caller.Address
+
+	connections int
+}
+
 // begin counts a connection. It reports whether its address may have one more.
 func (s *Splitter) begin(accepted net.Conn) (*conn, bool) {
-	address := addressOf(accepted.RemoteAddr())
+	name := addressOf(accepted.RemoteAddr())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing || s.addresses[address] >= s.config.MaxPerAddress {
+	from := s.addresses[name]
+	if from == nil {
+		from = &address{}
+	}
+	if s.closing || from.connections >= s.config.MaxPerAddress {
 		return nil, false
 	}
+	from.connections++
+	s.addresses[name] = from
 	var c *conn
-	c = s.newConn(accepted, func() { s.leave(c, address) })
-	s.addresses[address]++
+	c = s.newConn(accepted, &from.Address, func() { s.leave(c, name) })
 	s.open[c] = struct{}{}
 	s.peeked[c] = struct{}{}
 	return c, true
 }
 
 // leave is for a connection that has ended.
-func (s *Splitter) leave(c *conn, address netip.Addr) {
+func (s *Splitter) leave(c *conn, name netip.Addr) {
 	<-s.slots
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, c)
-	if s.addresses[address]--; s.addresses[address] == 0 {
-		delete(s.addresses, address)
+	from := s.addresses[name]
+	if from.connections--; from.connections == 0 {
+		delete(s.addresses, name)
 	}
 }
 
