@@ -88,6 +88,7 @@ type arriving struct {
 	ctx    context.Context //nolint:containedctx // lives as long as the read
 	stream messageStream
 	limit  int
+	timer  *time.Timer
 }
 
 // receive reads the only message of a call up to its end, or the next of a stream.
@@ -100,54 +101,57 @@ func (a *Arrival) receive(stream grpc.ServerStream, frame *Frame, limit int, onl
 	}
 	m := arriving{Arrival: a, ctx: ctx, stream: below, limit: limit}
 	if only {
-		return m.whole(frame)
+		m.timer = time.AfterFunc(a.Timeout, m.expire)
+		return m.inTime(frame, m.whole(frame))
 	}
 	var first [1]byte
 	if err := below.ReadMessageHeader(first[:]); err != nil {
 		return err
 	}
-	inTime := m.hurry()
-	return inTime(frame, m.rest(frame, first[0]))
+	m.timer = time.AfterFunc(a.Timeout, m.expire)
+	return m.inTime(frame, m.rest(frame, first[0]))
+}
+
+// expire ends the call by its status, and with it the read that waits.
+func (m *arriving) expire() { _ = m.stream.WriteStatus(Status(m.late())) }
+
+func (m *arriving) late() error {
+	return fault.Errorf(fault.Late, "the request did not arrive within %v, expected all of it", m.Timeout)
+}
+
+// inTime makes the result of the read that of the arrival: of a message that is late,
+// or that could not be read, nothing stays.
+func (m *arriving) inTime(frame *Frame, err error) error {
+	if !m.timer.Stop() {
+		err = m.late()
+	}
+	if err != nil {
+		frame.Free()
+	}
+	return err
 }
 
 // whole reads a message, and that nothing follows it.
 func (m *arriving) whole(frame *Frame) error {
-	inTime := m.hurry()
 	var first [1]byte
 	err := m.stream.ReadMessageHeader(first[:])
 	if errors.Is(err, io.EOF) {
-		err = fault.Invalidf(fault.NoReason, "the call carried no request message, expected one")
+		return fault.Invalidf(fault.NoReason, "the call carried no request message, expected one")
 	}
 	if err == nil {
 		err = m.rest(frame, first[0])
 	}
-	if err == nil {
-		if err = m.stream.ReadMessageHeader(first[:]); err == nil {
-			err = fault.Invalidf(fault.NoReason, "the call carried more than one request message, expected one")
-		}
-	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return inTime(frame, err)
-}
-
-// hurry ends the call, unless the returned function is called in time. That makes
-// the result of the read the result of the arrival: of a message that is late, or
-// that could not be read, nothing stays.
-func (m *arriving) hurry() func(*Frame, error) error {
-	late := fault.Errorf(fault.Late, "the request did not arrive within %v, expected all of it", m.Timeout)
-	// The status ends the stream, and with it the read that waits.
-	timer := time.AfterFunc(m.Timeout, func() { _ = m.stream.WriteStatus(Status(late)) })
-	return func(frame *Frame, err error) error {
-		if !timer.Stop() {
-			err = late
-		}
-		if err != nil {
-			frame.Free()
-		}
+	if err != nil {
 		return err
 	}
+	err = m.stream.ReadMessageHeader(first[:])
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		err = fault.Invalidf(fault.NoReason, "the call carried more than one request message, expected one")
+	}
+	return err
 }
 
 // rest reads a message behind the first byte of its prefix.

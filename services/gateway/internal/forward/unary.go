@@ -26,11 +26,10 @@ type unaryCall struct {
 var unaryDesc grpc.StreamDesc // no stream on either side
 
 // attempt asks one instance. A long answer is received only when there is room for
-// it: until then the window of its stream holds it up.
+// it: until then the window of its stream holds it up. One that is not received goes
+// with the context, which ends with the call.
 func (u *unaryCall) attempt(ctx context.Context) (*rpc.Frame, error) {
 	u.trailer = nil
-	ctx, cancel := context.WithCancel(ctx) // an answer that is not received must not stay
-	defer cancel()
 	stream, err := u.role.conn.NewStream(ctx, &unaryDesc, u.method)
 	if err != nil {
 		return nil, err
