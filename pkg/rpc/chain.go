@@ -28,9 +28,11 @@ func Chain(logger *slog.Logger, metrics *telemetry.Metrics) []grpc.StreamServerI
 }
 
 // publicChain is Chain for the server that meets clients: it tells nobody to
-// repeat.
-func publicChain(logger *slog.Logger, metrics *telemetry.Metrics) []grpc.StreamServerInterceptor {
-	return append([]grpc.StreamServerInterceptor{NewObserver(logger, metrics).intercept}, inner(logger)...)
+// repeat, and guards what it receives.
+func publicChain(deps ServerDeps) []grpc.StreamServerInterceptor {
+	chain := []grpc.StreamServerInterceptor{NewObserver(deps.Logger, deps.Metrics).intercept, deps.Public.cancelled}
+	chain = append(chain, inner(deps.Logger)...)
+	return append(chain, deps.Public.Arrival.intercept(deps.MaxRequestBytes))
 }
 
 func inner(logger *slog.Logger) []grpc.StreamServerInterceptor {
