@@ -120,7 +120,7 @@ func (v *Verifier) report(verdict Verdict, err error) {
 	switch {
 	case v.OnResult == nil:
 	case err != nil:
-		if fault.KindOf(err) == fault.Unavailable {
+		if failure := fault.Of(err); failure.Kind == fault.Unavailable && !failure.ByCaller {
 			v.OnResult(ResultError)
 		}
 	case verdict.Valid:
@@ -218,9 +218,9 @@ func (v *Verifier) verify(ctx context.Context, account caip.Account, request Req
 // noVerifier does not repeat the chain, which is the caller's text.
 func (v *Verifier) noVerifier() error {
 	if len(v.ids) == 0 {
-		return fault.Errorf(fault.Unavailable, "the account is on a chain without a verifier, and none is configured")
+		return fault.Errorf(fault.Unavailable, "the account is on a chain without a verifier, and none is configured").OfCaller()
 	}
-	return fault.Errorf(fault.Unavailable, "the account is on a chain without a verifier, expected one of %s", strings.Join(v.ids, ", "))
+	return fault.Errorf(fault.Unavailable, "the account is on a chain without a verifier, expected one of %s", strings.Join(v.ids, ", ")).OfCaller()
 }
 
 func isByte(answer []byte, value byte) bool { return len(answer) == 1 && answer[0] == value }
