@@ -86,7 +86,7 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 		MaxBytes:      cfg.Group.MaxBytes,
 		MaxWaiting:    cfg.Group.MaxWaiting,
 		Timeout:       groupTimeout,
-		IsLockTimeout: store.IsLockTimeout,
+		LostItsLocks:  store.IsLockTimeout,
 		Recovered:     func(v any) error { return rpc.Recovered(deps.Logger, v) },
 		Concluded:     p.sender.Wake,
 	}, p.commit)
