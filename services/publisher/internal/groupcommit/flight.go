@@ -32,9 +32,9 @@ func (c *Committer[W]) next(k kind) *flight[W] {
 	}
 	f := &flight[W]{kind: k}
 	c.queue.take(first, f)
-	switch {
-	case first.retry == alone:
-	case first.retry == together:
+	switch first.retry {
+	case alone:
+	case together:
 		for it := c.queue.behind(first); it != nil && it.retry == together && slices.Equal(it.topics(), first.topics()) && f.takes(it, &c.cfg); it = c.queue.behind(first) {
 			c.queue.take(it, f)
 		}

@@ -5,6 +5,7 @@ package judge
 
 import (
 	"errors"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -125,16 +126,17 @@ func (g *Group) isCertain() bool {
 }
 
 // each goes through the requests, with the drafts of their envelopes.
-func (g *Group) each(do func(r *request.Request, drafts []int) error) error {
-	first := 0
-	for _, r := range g.requests {
-		drafts := g.places[first : first+len(r.Envelopes)]
-		first += len(r.Envelopes)
-		if err := do(r, drafts); err != nil {
-			return err
+func (g *Group) each() iter.Seq2[*request.Request, []int] {
+	return func(yield func(*request.Request, []int) bool) {
+		first := 0
+		for _, r := range g.requests {
+			drafts := g.places[first : first+len(r.Envelopes)]
+			first += len(r.Envelopes)
+			if !yield(r, drafts) {
+				return
+			}
 		}
 	}
-	return nil
 }
 
 // Decide says what to store, in arrival order, and sets the Err of the requests that
@@ -147,16 +149,16 @@ func (g *Group) Decide(locked store.Locked) (store.Verdict, error) {
 	}
 	b.nth = make([]int, len(g.batch.Drafts))
 	b.verdict.Store = make([]int, 0, len(g.batch.Drafts))
-	err := g.each(func(r *request.Request, drafts []int) (err error) {
-		if r.Err = b.refusal(r, drafts); r.Err != nil {
-			return nil
+	for r, drafts := range g.each() {
+		refusal, err := b.refusal(r, drafts)
+		if err != nil {
+			return store.Verdict{}, err
 		}
-		if r.Err, err = b.checkResponse(r, drafts); r.Err == nil && err == nil {
+		if r.Err = refusal; refusal == nil {
 			b.accept(r, drafts)
 		}
-		return err
-	})
-	return b.verdict, err
+	}
+	return b.verdict, nil
 }
 
 // Tell sets the Metas of the requests that are not refused, and returns the notices of
@@ -164,9 +166,9 @@ func (g *Group) Decide(locked store.Locked) (store.Verdict, error) {
 func (g *Group) Tell(outcome store.Outcome) []notice.Stored {
 	notices := make([]notice.Stored, 0, len(outcome.Drafts))
 	told := make([]bool, len(outcome.Drafts))
-	_ = g.each(func(r *request.Request, drafts []int) error {
+	for r, drafts := range g.each() {
 		if r.Err != nil {
-			return nil
+			continue
 		}
 		r.Metas, r.Stored = make([]envelope.Meta, len(drafts)), 0
 		for i, draft := range drafts {
@@ -185,8 +187,7 @@ func (g *Group) Tell(outcome store.Outcome) []notice.Stored {
 				Trace:    r.Trace,
 			})
 		}
-		return nil
-	})
+	}
 	return notices
 }
 
@@ -202,9 +203,10 @@ type bench struct {
 }
 
 // refusal is why a request cannot be stored: findings that do not hold here, an
-// identity update whose inbox moved on, else the failure of the lowest index.
-// Envelopes that are stored do not count (API-036).
-func (b *bench) refusal(r *request.Request, drafts []int) error {
+// identity update whose inbox moved on, else the failure of the lowest index, else
+// that its response would be too long. Envelopes that are stored do not count (API-036).
+// The last error is about the group as a whole.
+func (b *bench) refusal(r *request.Request, drafts []int) (refusal, err error) {
 	var lowest *fault.Error
 	for i := range r.Envelopes {
 		e := &r.Envelopes[i]
@@ -212,8 +214,8 @@ func (b *bench) refusal(r *request.Request, drafts []int) error {
 			continue
 		}
 		if e.Topic.Kind() == topic.IdentityUpdate {
-			if err := b.outdated(r, e, b.batch.Drafts[drafts[i]].Topic); err != nil {
-				return err
+			if outdated := b.outdated(r, e, b.batch.Drafts[drafts[i]].Topic); outdated != nil {
+				return outdated, nil
 			}
 		}
 		if e.Failure != nil && lowest == nil {
@@ -221,9 +223,9 @@ func (b *bench) refusal(r *request.Request, drafts []int) error {
 		}
 	}
 	if lowest != nil {
-		return lowest
+		return lowest, nil
 	}
-	return nil
+	return b.checkResponse(r, drafts)
 }
 
 // outdated is why what was found about an identity update that is not stored says
