@@ -13,6 +13,7 @@ import (
 type flight[W Work] struct {
 	group       []*item[W]
 	lines       []*line[W] // of their topics
+	one         [1]*line[W]
 	kind        kind
 	rows, bytes int
 	begun       time.Time
@@ -31,6 +32,7 @@ func (c *Committer[W]) next(k kind) *flight[W] {
 		return nil
 	}
 	f := &flight[W]{kind: k}
+	f.lines = f.one[:0]
 	c.queue.take(first, f)
 	switch first.retry {
 	case alone:

@@ -49,6 +49,7 @@ type item[W Work] struct {
 	// places has the item's place in the line of each of its topics, and blocked counts
 	// those lines in which it may not be next.
 	places  []place[W]
+	one     [1]place[W] // of most items
 	blocked int
 	// at is where the item is among those that are ready, or -1.
 	at int
@@ -93,6 +94,7 @@ type place[W Work] struct {
 // nothing is overtaken for ever.
 type queue[W Work] struct {
 	lines map[topic.Topic]*line[W]
+	spare []*line[W]
 	ready [kinds]ready[W]
 	// len and rows are of all items that wait.
 	len, rows int
@@ -101,6 +103,9 @@ type queue[W Work] struct {
 	steps int
 }
 
+// maxSpare bounds the lines that are kept for the next topics.
+const maxSpare = 256
+
 func newQueue[W Work]() queue[W] { return queue[W]{lines: map[topic.Topic]*line[W]{}} }
 
 // add puts an item at the end of its lines.
@@ -108,13 +113,11 @@ func (q *queue[W]) add(it *item[W]) {
 	q.arrived++
 	it.order = q.arrived
 	names := it.topics()
-	it.places = make([]place[W], len(names))
+	if it.places = it.one[:]; len(names) != 1 {
+		it.places = make([]place[W], len(names))
+	}
 	for i, name := range names {
-		l := q.lines[name]
-		if l == nil {
-			l = &line[W]{name: name}
-			q.lines[name] = l
-		}
+		l := q.lineOf(name)
 		p := &it.places[i]
 		p.item, p.line, p.before = it, l, l.last
 		if l.last != nil {
@@ -128,6 +131,21 @@ func (q *queue[W]) add(it *item[W]) {
 		}
 	}
 	q.enter(it)
+}
+
+func (q *queue[W]) lineOf(name topic.Topic) *line[W] {
+	l := q.lines[name]
+	if l != nil {
+		return l
+	}
+	if n := len(q.spare); n > 0 {
+		l, q.spare = q.spare[n-1], q.spare[:n-1]
+	} else {
+		l = &line[W]{}
+	}
+	l.name = name
+	q.lines[name] = l
+	return l
 }
 
 // putBack puts an item of a transaction, which still has the topics, at the front of
@@ -269,8 +287,12 @@ func (q *queue[W]) drain(do func(*item[W])) {
 
 // forget drops a line that nobody waits in and nobody has.
 func (q *queue[W]) forget(l *line[W]) {
-	if l.owner == nil && l.first == nil {
-		delete(q.lines, l.name)
+	if l.owner != nil || l.first != nil {
+		return
+	}
+	delete(q.lines, l.name)
+	if l.name = ""; len(q.spare) < maxSpare {
+		q.spare = append(q.spare, l)
 	}
 }
 
