@@ -7,7 +7,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
@@ -45,8 +44,10 @@ type Hub struct {
 	engine *delivery.Engine
 	// unannounced is what notices may still announce.
 	unannounced unannounced
+	// lineage of the database; its zero value, which is that of none, before the
+	// first and while the database changes.
+	lineage notice.Lineage
 
-	lineage atomic.Pointer[notice.Lineage]
 	// heads holds a token for each read of heads that may run.
 	heads chan struct{}
 	// work ends with Close; running counts the goroutines of all sessions.
@@ -104,17 +105,19 @@ func (h *Hub) do(change func(*delivery.Engine)) {
 
 // Notice hears from the bus.
 func (h *Hub) Notice(n notice.Notice) {
-	if lineage := h.lineage.Load(); lineage == nil || *lineage != n.Lineage {
-		h.meter.notice("foreign")
-		return
-	}
-	h.meter.notice("heard")
 	e := &delivery.Envelope{SequenceID: n.SequenceID, Encoded: n.Envelope, ServerNS: serverNS(n.Envelope)}
 	h.meter.follow(e, &n)
+	outcome := "foreign"
 	h.do(func(engine *delivery.Engine) {
+		// Here and not before: the database may become another one meanwhile.
+		if n.Lineage != h.lineage {
+			return
+		}
+		outcome = "heard"
 		h.unannounced.heard(n.Topic, n.SequenceID)
 		engine.Notice(n.Topic, n.Previous, e)
 	})
+	h.meter.notice(outcome)
 }
 
 // Raise hears from the sweep what was stored.
@@ -135,8 +138,10 @@ func (h *Hub) Raise(rows []store.SweepRow) {
 // Found says that the database answers: history and targets come from this
 // lineage from now on.
 func (h *Hub) Found(lineage notice.Lineage) {
-	h.lineage.Store(&lineage)
-	h.do((*delivery.Engine).Found)
+	h.do(func(engine *delivery.Engine) {
+		h.lineage = lineage
+		engine.Found()
+	})
 }
 
 // Lost says that the database does not answer.
@@ -147,6 +152,7 @@ func (h *Hub) Lost() { h.do((*delivery.Engine).Lost) }
 func (h *Hub) Reset() {
 	h.do(func(engine *delivery.Engine) {
 		h.unannounced = unannounced{}
+		h.lineage = notice.Lineage{}
 		engine.Lost()
 		engine.Reset(fault.Errorf(fault.Unavailable, "the stream's database has changed: reconnect from durable cursors"))
 	})
