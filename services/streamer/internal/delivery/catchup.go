@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"slices"
+
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
@@ -227,14 +229,19 @@ func (e *Engine) advance(r *registration, f *Fetch) (full bool) {
 	return full
 }
 
-// request joins a read of the topic that is under way, or adds one to a fetch.
+// request joins a read of the topic from the same position that is under way, or
+// adds one to a fetch. A read from a lower position may end below the floor, again
+// and again while others join the topic: it would serve nobody here.
 func (e *Engine) request(t *entry, r *registration, f *Fetch) {
-	if q := t.catching.request; q != nil && q.After <= r.floor && q.known >= t.known {
-		q.waiters = append(q.waiters, r)
-		return
+	c := t.catching
+	for _, q := range c.requests {
+		if q.After == r.floor && q.known >= t.known {
+			q.waiters = append(q.waiters, r)
+			return
+		}
 	}
 	q := &Request{Topic: t.name, After: r.floor, entry: t, waiters: []*registration{r}, known: t.known}
-	t.catching.request = q
+	c.requests = append(c.requests, q)
 	f.Requests = append(f.Requests, q)
 }
 
@@ -278,8 +285,10 @@ func (e *Engine) landed(f *Fetch) {
 	e.inFlight--
 	e.used -= f.reserved
 	for _, q := range f.Requests {
-		if c := q.entry.catching; c != nil && c.request == q {
-			c.request = nil
+		if c := q.entry.catching; c != nil {
+			if at := slices.Index(c.requests, q); at >= 0 {
+				c.requests = slices.Delete(c.requests, at, at+1)
+			}
 		}
 	}
 }

@@ -54,6 +54,11 @@ func unlessGiven(t *testing.T, name string, value int) {
 
 const modelTopics = 6
 
+// maxIdlePages is how many pages in a row may bring a registration nothing, while
+// there is more to read and room for it. The first request of a page always gets a
+// row, and with four streams of six topics each has its turn at that.
+const maxIdlePages = 4 * modelTopics
+
 func modelTopic(n int) topic.Topic { return topic.Topic(fmt.Sprintf("\x00%016d", n)) }
 
 type row struct {
@@ -109,10 +114,15 @@ type model struct {
 	clients []*client
 	lost    bool
 	config  Config
+	topics  int // that this history uses: with one, floors differ on it
+	// idle counts the pages that brought a registration nothing since the last that
+	// did.
+	idle map[*registration]int
 }
 
 func newModel(t *rapid.T) *model {
-	m := &model{t: t, table: map[topic.Topic][]row{}, now: time.Unix(1000, 0)}
+	m := &model{t: t, table: map[topic.Topic][]row{}, now: time.Unix(1000, 0), idle: map[*registration]int{}}
+	m.topics = rapid.SampledFrom([]int{1, 2, modelTopics}).Draw(t, "topics in use")
 	m.config = Config{
 		FrameBytes:    rapid.SampledFrom([]int{130, 400}).Draw(t, "frame"),
 		PageBytes:     rapid.SampledFrom([]int{40, 200}).Draw(t, "page"),
@@ -186,7 +196,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 }
 
 func (m *model) publish() {
-	name := modelTopic(m.pick(modelTopics, "topic"))
+	name := modelTopic(m.pick(m.topics, "topic"))
 	for range rapid.IntRange(1, 4).Draw(m.t, "count") {
 		m.last += topic.SequenceID(rapid.IntRange(1, 2).Draw(m.t, "gap"))
 		r := row{name: name, id: m.last, size: rapid.SampledFrom([]int{10, 30, 100}).Draw(m.t, "size")}
@@ -284,11 +294,35 @@ func (m *model) answerPage() {
 	for i, p := range m.pages {
 		if p.results != nil {
 			m.pages = slices.Delete(m.pages, i, i+1)
-			m.do(func(e *Engine) { e.Page(p.fetch, p.results) })
+			m.answer(p)
 			return
 		}
 	}
 	m.t.Skip()
+}
+
+// answer brings a page to the engine, and requires that each registration that
+// waited for one gets something in the end.
+func (m *model) answer(p *page) {
+	floors := map[*registration]topic.SequenceID{}
+	for i, q := range p.fetch.Requests {
+		for _, r := range q.waiters {
+			if r.state == fetching && p.results[i].More {
+				floors[r] = r.floor
+			}
+		}
+	}
+	m.do(func(e *Engine) { e.Page(p.fetch, p.results) })
+	for r, floor := range floors {
+		switch {
+		case r.floor != floor || r.session.full:
+			delete(m.idle, r)
+		case m.idle[r] == maxIdlePages:
+			m.t.Fatalf("%d pages brought a registration nothing", maxIdlePages)
+		default:
+			m.idle[r]++
+		}
+	}
 }
 
 func (m *model) failPage() {
@@ -341,7 +375,7 @@ func (m *model) update() {
 func (m *model) updateOf(c *client) {
 	c.nextID++
 	u := Update{ID: c.nextID, Answer: Applied}
-	for n := range modelTopics {
+	for n := range m.topics {
 		name := modelTopic(n)
 		switch m.pick(4, "change") {
 		case 0:
@@ -625,7 +659,7 @@ func (m *model) quiesce() (busy bool) {
 		if p.results == nil {
 			m.read(p)
 		}
-		m.do(func(e *Engine) { e.Page(p.fetch, p.results) })
+		m.answer(p)
 	}
 	for _, c := range slices.Clone(m.clients) {
 		for c.step && slices.Contains(m.clients, c) {

@@ -41,9 +41,10 @@ type entry struct {
 
 // catching is what a topic needs while registrations catch up.
 type catching struct {
-	behind  int      // registrations that are not current
-	kept    []*kept  // notices, by ascending sequence id
-	request *Request // the last fetch of the topic that is on its way
+	behind int     // registrations that are not current
+	kept   []*kept // notices, by ascending sequence id
+	// requests of the topic that are on their way, no more than all fetches hold.
+	requests []*Request
 }
 
 // kept is a notice that some registration may still need.
