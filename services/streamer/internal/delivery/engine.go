@@ -15,11 +15,7 @@ type Engine struct {
 	effects  Effects
 
 	registered int
-	// notices are the kept ones in the order of arrival, with forgotten ones
-	// among them.
-	notices     []*kept
-	forgotten   int
-	noticeBytes int
+	notices    notices
 
 	ready    []*Session      // wait for their turn at the database
 	waiting  []*registration // wait for the next tick
@@ -52,6 +48,7 @@ func New(config Config, now time.Time) *Engine {
 		config:   config,
 		topics:   map[topic.Topic]*entry{},
 		sessions: map[*Session]struct{}{},
+		notices:  newNotices(config.NoticeBytes),
 		now:      now,
 		lostAt:   now,
 	}
@@ -71,7 +68,7 @@ type Stats struct {
 
 // Stats returns the current figures.
 func (e *Engine) Stats() Stats {
-	return Stats{Registered: e.registered, NoticeBytes: e.noticeBytes, BudgetBytes: e.used}
+	return Stats{Registered: e.registered, NoticeBytes: int(e.notices.budget.Used()), BudgetBytes: e.used}
 }
 
 // Notice delivers what was stored: envelope.SequenceID follows previous on the
@@ -101,7 +98,7 @@ func (e *Engine) Notice(name topic.Topic, previous topic.SequenceID, envelope *E
 		late = late || !r.session.full
 	}
 	if late && carries {
-		e.keep(t, envelope, previous)
+		e.notices.keep(t, envelope, previous)
 		e.relink(t)
 	}
 	e.dispatch()

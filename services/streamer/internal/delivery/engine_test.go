@@ -504,39 +504,6 @@ func TestAnUpdateOfAClosedSessionReadsNoHeads(t *testing.T) {
 	r.do(func(e *Engine) { e.Heads(s, nil) })
 }
 
-// Notices that were dropped for lack of room and notices that have served are
-// counted once each.
-func TestNoticesAreForgottenOnce(t *testing.T) {
-	const size, room, sent = 100, 1500, 4000
-	config := testConfig()
-	config.NoticeBytes = size * room
-	r := newRig(t, config)
-	s := r.open()
-	hot, other := modelTopic(0), modelTopic(1)
-	r.store(hot, size)
-	r.add(s, hot, other)
-	for range 3 {
-		// While the page is on its way, far more notices come than there is room for.
-		for range sent {
-			r.publish(hot, size)
-		}
-		require.LessOrEqual(t, r.engine.noticeBytes, config.NoticeBytes)
-		for len(r.fetches) > 0 || r.next(s) != nil {
-			if len(r.fetches) > 0 {
-				r.page()
-			}
-		}
-		r.publish(other, size)
-		forgotten := 0
-		for _, k := range r.engine.notices {
-			if k.entry == nil {
-				forgotten++
-			}
-		}
-		require.Equal(t, forgotten, r.engine.forgotten)
-	}
-}
-
 // Clients that change their topics and read none of the answers leave room for
 // those that read, and end when they are too many.
 func TestAnswersThatNobodyReadsDelayNobodyElse(t *testing.T) {

@@ -132,7 +132,7 @@ func newModel(t *rapid.T) *model {
 		Fetches:       rapid.IntRange(1, 3).Draw(t, "fetches"),
 		SessionFrames: rapid.SampledFrom([]int{2, 4, 64}).Draw(t, "frames"),
 		SessionBytes:  rapid.SampledFrom([]int{400, 1000, 100_000}).Draw(t, "bytes"),
-		NoticeBytes:   rapid.SampledFrom([]int{150, 500, 100_000}).Draw(t, "notices"),
+		NoticeBytes:   rapid.SampledFrom([]int{500, 2000, 100_000}).Draw(t, "notices"),
 		LiveFrames:    rapid.IntRange(0, 2).Draw(t, "live"),
 		StepTopics:    rapid.IntRange(1, 3).Draw(t, "steps"),
 		MaxTopics:     modelTopics,
@@ -577,8 +577,8 @@ func (m *model) findDatabase() {
 func (m *model) check() {
 	e := m.engine
 	switch {
-	case e.noticeBytes > m.config.NoticeBytes:
-		m.t.Fatalf("%d bytes of notices are kept, at most %d are allowed", e.noticeBytes, m.config.NoticeBytes)
+	case e.notices.budget.Used() > int64(m.config.NoticeBytes):
+		m.t.Fatalf("%d bytes of notices are kept, at most %d are allowed", e.notices.budget.Used(), m.config.NoticeBytes)
 	case e.used-m.controlUsed() > m.config.BudgetBytes:
 		m.t.Fatalf("%d bytes are in use, at most %d are allowed", e.used-m.controlUsed(), m.config.BudgetBytes)
 	case e.inFlight > m.config.Fetches:
@@ -710,8 +710,8 @@ func (m *model) empty() {
 		m.drop(c)
 	}
 	e := m.engine
-	if len(e.topics) > 0 || len(e.sessions) > 0 || e.registered != 0 || e.used != 0 || e.noticeBytes != 0 {
+	if len(e.topics) > 0 || len(e.sessions) > 0 || e.registered != 0 || e.used != 0 || e.notices.budget.Used() != 0 {
 		m.t.Fatalf("left over: %d topics, %d sessions, %d registrations, %d bytes, %d bytes of notices",
-			len(e.topics), len(e.sessions), e.registered, e.used, e.noticeBytes)
+			len(e.topics), len(e.sessions), e.registered, e.used, e.notices.budget.Used())
 	}
 }
