@@ -48,8 +48,8 @@ type Hub struct {
 	// first and while the database changes.
 	lineage notice.Lineage
 
-	// heads holds a token for each read of heads that may run.
-	heads chan struct{}
+	// heads has a place for each read of heads that may run.
+	heads *turns
 	// work ends with Close; running counts the goroutines of all sessions.
 	work    context.Context
 	stop    context.CancelFunc
@@ -65,7 +65,7 @@ func NewHub(config Config, limits limit.Config, deps Deps) *Hub {
 		logger:   deps.Logger,
 		meter:    deps.Meter,
 		engine:   delivery.New(engineConfig(config, limits), time.Now()),
-		heads:    make(chan struct{}, config.HeadReads),
+		heads:    newTurns(config.HeadReads),
 	}
 	h.work, h.stop = context.WithCancel(context.Background())
 	return h
