@@ -4,15 +4,13 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
 // notices are those that some registration may still need, of all topics. Their
 // budget counts what they take in memory; the oldest make room.
 type notices struct {
-	budget *budget.Budget
-	holder *budget.Holder
+	ledger
 	// In the order of arrival.
 	oldest, newest *kept
 	// shifted is how many slots were moved so far: what it costs beside the notices
@@ -44,14 +42,9 @@ const noticeOverhead = 256
 // is later is left to the database, so that no order of arrival makes it expensive.
 const maxLate = 64
 
-func noticeBytes(envelope *Envelope) int64 {
+func noticeBytes(envelope *Envelope) int {
 	n := len(envelope.Encoded)
-	return int64(n + n/8 + noticeOverhead)
-}
-
-func newNotices(bytes int) notices {
-	b := budget.New(int64(bytes), 0)
-	return notices{budget: b, holder: b.Holder()}
+	return n + n/8 + noticeOverhead
 }
 
 // find returns where the id is, or would be, among the slots of the topic.
@@ -76,8 +69,8 @@ func (n *notices) keep(t *entry, envelope *Envelope, previous topic.SequenceID) 
 		n.newest.newer = k
 	}
 	n.newest = k
-	n.holder.Charge(noticeBytes(envelope))
-	for n.budget.Used() > n.budget.Total() {
+	n.charge(noticeBytes(envelope))
+	for n.free() < 0 {
 		n.drop(n.oldest)
 	}
 }
@@ -125,7 +118,7 @@ func (n *notices) forget(k *kept) {
 		k.newer.older = k.older
 	}
 	k.older, k.newer = nil, nil
-	n.holder.Give(noticeBytes(k.envelope))
+	n.give(noticeBytes(k.envelope))
 }
 
 // link delivers the kept notices that follow the floor without a break, up to

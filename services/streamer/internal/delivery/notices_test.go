@@ -41,7 +41,7 @@ func TestNoticesAreForgottenOnce(t *testing.T) {
 // requireCounted compares the budget of notices with what is kept, in both orders.
 func (r *rig) requireCounted() {
 	r.t.Helper()
-	byArrival, byTopic := int64(0), int64(0)
+	byArrival, byTopic := 0, 0
 	n := &r.engine.notices
 	for k := n.oldest; k != nil; k = k.newer {
 		byArrival += noticeBytes(k.envelope)
@@ -61,8 +61,9 @@ func (r *rig) requireCounted() {
 		require.Equal(r.t, dropped, t.catching.dropped)
 		require.LessOrEqual(r.t, 2*dropped, len(t.catching.slots))
 	}
-	require.Equal(r.t, n.budget.Used(), byArrival)
-	require.Equal(r.t, n.budget.Used(), byTopic)
+	require.Equal(r.t, n.used, byArrival)
+	require.Equal(r.t, n.used, byTopic)
+	require.EqualValues(r.t, n.used, n.budget.Used())
 	require.LessOrEqual(r.t, n.budget.Used(), n.budget.Total())
 }
 
@@ -72,7 +73,10 @@ func (r *rig) behindOn(topics int) []topic.Topic {
 	for _, name := range all {
 		r.store(name, 1)
 	}
-	r.add(r.open(), all...)
+	s := r.open()
+	r.add(s, all...)
+	for r.next(s) != nil {
+	}
 	r.fetches = nil
 	return all
 }
@@ -84,7 +88,7 @@ func TestDroppingTheOldestNoticeIsCheap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const kept = 20_000
 			config := testConfig()
-			config.NoticeBytes = kept * int(noticeBytes(&Envelope{Encoded: make([]byte, 8)}))
+			config.NoticeBytes = kept * noticeBytes(&Envelope{Encoded: make([]byte, 8)})
 			r := newRig(t, config)
 			all := r.behindOn(2)
 			hot, cold := all[0], all[1]
@@ -138,13 +142,14 @@ func TestTheBoundOnNoticesIsOneOfMemory(t *testing.T) {
 		for _, size := range []int{40, 100, 300, 5000} {
 			t.Run(fmt.Sprintf("%d topics, %d bytes", topics, size), func(t *testing.T) {
 				config := testConfig()
-				config.NoticeBytes = room
+				config.NoticeBytes, config.BudgetBytes = room, 64<<20
 				r := newRig(t, config)
 				all := r.behindOn(topics)
 				r.rows = nil
 				before := heap()
 				at := topic.SequenceID(1_000_000)
-				for r.engine.notices.budget.Used() < room*95/100 {
+				for rounds := 0; r.engine.notices.used < room*95/100; rounds++ {
+					require.Less(t, rounds, room/size)
 					for _, name := range all {
 						at++
 						message := make([]byte, 88+size) // as it comes from the bus

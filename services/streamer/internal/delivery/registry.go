@@ -16,7 +16,8 @@ const (
 	removed
 )
 
-// registration is one topic on one session. There may be millions: 48 bytes.
+// registration is one topic on one session. There may be millions: 48 bytes, which
+// with all maps and names are RegistrationBytes.
 type registration struct {
 	entry   *entry
 	session *Session

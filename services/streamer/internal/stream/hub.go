@@ -47,6 +47,7 @@ type Hub struct {
 	// lineage of the database; its zero value, which is that of none, before the
 	// first and while the database changes.
 	lineage notice.Lineage
+	written written
 
 	// heads has a place for each read of heads that may run.
 	heads *turns
@@ -67,6 +68,7 @@ func NewHub(config Config, limits limit.Config, deps Deps) *Hub {
 		engine:   delivery.New(engineConfig(config, limits), time.Now()),
 		heads:    newTurns(config.HeadReads),
 	}
+	h.meter.observe(h.engine.Budgets())
 	h.work, h.stop = context.WithCancel(context.Background())
 	return h
 }
@@ -75,6 +77,7 @@ func NewHub(config Config, limits limit.Config, deps Deps) *Hub {
 // No session may be open, and no sweep may run.
 func (h *Hub) Close() {
 	h.stop()
+	h.written.close()
 	h.running.Wait()
 	h.meter.report(h.engine.Stats())
 }
@@ -82,7 +85,9 @@ func (h *Hub) Close() {
 // do changes the engine and carries out the effects.
 func (h *Hub) do(change func(*delivery.Engine)) {
 	h.mu.Lock()
+	h.collect()
 	change(h.engine)
+	h.collect()
 	effects := h.engine.TakeEffects()
 	h.running.Add(len(effects.Wake) + len(effects.Fetch))
 	h.mu.Unlock()
@@ -156,6 +161,17 @@ func (h *Hub) Reset() {
 		engine.Lost()
 		engine.Reset(fault.Errorf(fault.Unavailable, "the stream's database has changed: reconnect from durable cursors"))
 	})
+}
+
+// hold counts an update in the budget of registrations before it is decoded. What it
+// returns is to be called when the update is answered.
+func (h *Hub) hold(topics, wireBytes int) (release func(), err error) {
+	var refused *fault.Error
+	h.do(func(engine *delivery.Engine) { refused = engine.HoldUpdate(topics, wireBytes) })
+	if refused != nil {
+		return nil, refused
+	}
+	return func() { h.do(func(engine *delivery.Engine) { engine.ReleaseUpdate(topics, wireBytes) }) }, nil
 }
 
 // Tick ends a sweep. Calls come one at a time.

@@ -29,6 +29,9 @@ type session struct {
 	room      chan struct{} // an update may be tried again
 	read      account       // heads of topics
 
+	connection *watched // nil if it tells nothing
+	left       bool     // closed, and kept by connection; guarded by Hub.mu
+
 	once  sync.Once
 	ended chan struct{}
 	err   error // set before ended is closed
@@ -40,7 +43,8 @@ type session struct {
 func (h *Hub) open(transport grpc.ServerStream, kind metric.MeasurementOption, fields map[delivery.Kind]protowire.Number) (*session, error) {
 	s := &session{
 		hub: h, transport: transport, kind: kind, fields: fields,
-		room: make(chan struct{}, 1), ended: make(chan struct{}), begun: make(chan struct{}),
+		connection: connectionOf(transport.Context()),
+		room:       make(chan struct{}, 1), ended: make(chan struct{}), begun: make(chan struct{}),
 	}
 	connected := false
 	h.do(func(engine *delivery.Engine) {
@@ -86,6 +90,21 @@ func (s *session) close() {
 		runtime.Gosched() // whoever waits for the engine goes first
 	}
 	s.hub.meter.ended(s.kind, s.err)
+	gone := false
+	s.hub.do(func(engine *delivery.Engine) {
+		if s.delivery.IsOwed() {
+			s.left = s.connection.keep(s)
+			gone = !s.left
+		}
+	})
+	if gone {
+		s.dropped()
+	}
+}
+
+// dropped is for a closed session whose transport is gone.
+func (s *session) dropped() {
+	s.hub.do(func(engine *delivery.Engine) { engine.Dropped(s.delivery) })
 }
 
 // control queues a frame without envelopes.
@@ -102,11 +121,12 @@ func (s *session) send() {
 		if f == nil {
 			return
 		}
+		counted := s.hub.meter.figure(f)
 		if err := s.transport.SendMsg(s.encode(f)); err != nil {
 			s.end(err)
 			return
 		}
-		s.hub.meter.sent(s.transport.Context(), f)
+		s.hub.meter.sent(s.transport.Context(), counted)
 		s.sent(f)
 	}
 }
