@@ -99,7 +99,7 @@ var budgets = map[string]struct {
 	beside    int64
 }{
 	"publisher": {[]string{"XMTP_PUBLISH_MEMORY_BYTES"}, 512 << 20},
-	"streamer":  {[]string{"XMTP_STREAM_NOTICE_BYTES", "XMTP_STREAM_BUDGET_BYTES"}, 256 << 20},
+	"streamer":  {[]string{"XMTP_STREAM_NOTICE_BYTES", "XMTP_STREAM_BUDGET_BYTES", "XMTP_STREAM_REGISTRATION_BYTES"}, 256 << 20},
 	"gateway":   {[]string{"XMTP_GATEWAY_BODY_BUDGET_BYTES"}, 256 << 20},
 }
 
