@@ -3,6 +3,7 @@ package attack
 import (
 	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -21,81 +22,54 @@ var answerAttacks = []Attack{
 
 // unread asks on each connection for 100 pages, and gives each so much window.
 func (c *crowd) unread(connections int, window uint32) {
-	header, body := c.header(query, native), framed(c.page())
-	c.each(connections, func(int) {
-		c.again(time.Second, func() {
-			h := c.connect(window, false)
-			if h == nil {
-				return
+	header, body := c.header(query), framed(c.page())
+	c.comes(connections, time.Second, window, false, func(h *connection) {
+		for range openStreams {
+			if id := h.open(header); id == 0 || !h.send(id, body, true) {
+				break
 			}
-			for range openStreams {
-				if id := h.open(header, false); id == 0 || !h.send(id, body, true) {
-					break
-				}
-			}
-			h.wait()
-		})
+		}
+		h.wait()
 	})
 }
 
 func unreadWeb(c *crowd) {
 	body := framed(c.page())
-	c.each(100, func(int) {
-		c.again(time.Second, func() {
-			conn := c.dial("http/1.1")
-			if conn == nil {
-				return
-			}
-			defer conn.Close()
-			if c.post(conn, query, web, len(body)) && c.body(conn, body) {
-				<-c.ctx.Done()
-			}
-		})
+	c.visits(100, time.Second, http1, func(conn net.Conn) {
+		if c.post(conn, query, web, len(body)) && c.body(conn, body) {
+			<-c.ctx.Done()
+		}
 	})
 }
 
 // slowPages reads as a phone does: all of it, but not at once.
 func slowPages(c *crowd) {
 	body := framed(c.page())
-	c.each(60, func(int) {
-		c.again(100*time.Millisecond, func() {
-			conn := c.dial("http/1.1")
-			if conn == nil {
-				return
-			}
-			defer conn.Close()
-			if !c.post(conn, query, web, len(body)) || !c.body(conn, body) {
-				return
-			}
-			buffered := bufio.NewReader(conn)
-			response, err := http.ReadResponse(buffered, nil)
-			if err != nil {
-				c.ended("connection closed")
-				return
-			}
-			defer response.Body.Close()
-			for {
-				n, err := io.CopyN(io.Discard, response.Body, 100<<10)
-				c.note(func(o *Outcome) { o.Received += n })
-				if err != nil || !c.rest(100*time.Millisecond) {
-					break
-				}
-			}
-		})
+	c.visits(60, 100*time.Millisecond, http1, func(conn net.Conn) {
+		if !c.post(conn, query, web, len(body)) || !c.body(conn, body) {
+			return
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			c.ended("connection closed")
+			return
+		}
+		for err == nil && c.rest(100*time.Millisecond) {
+			var n int64
+			n, err = io.CopyN(io.Discard, response.Body, 100<<10)
+			c.note(func(o *Outcome) { o.Received += n })
+		}
+		_ = response.Body.Close()
 	})
 }
 
 func slowStreams(c *crowd) {
-	header := c.header(static, native)
+	header := c.header(static)
 	body := framed(encoded(&backendv1.SubscribeStaticRequest{Topics: []*backendv1.TopicQuery{{Topic: &backendv1.Topic{Topic: []byte(c.target.Topic)}}}}))
-	c.each(100, func(int) {
-		c.again(time.Second, func() {
-			if h := c.connect(65535, false); h != nil {
-				if id := h.open(header, false); id != 0 {
-					h.send(id, body, true)
-				}
-				h.wait()
-			}
-		})
+	c.comes(100, time.Second, 65535, false, func(h *connection) {
+		if id := h.open(header); id != 0 {
+			h.send(id, body, true)
+		}
+		h.wait()
 	})
 }

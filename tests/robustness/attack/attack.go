@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
@@ -98,20 +100,29 @@ type crowd struct {
 	outcome Outcome
 }
 
-// each runs n clients at once until they return. They have to when ctx ends.
-func (c *crowd) each(n int, client func(i int)) {
-	for i := range n {
-		c.clients.Go(func() { client(i) })
+// visits has n clients at once, each of which opens a connection, talks on it and,
+// when it is over before the attack is, comes back a pause later.
+func (c *crowd) visits(n int, pause time.Duration, protocol string, talk func(conn net.Conn)) {
+	for range n {
+		c.clients.Go(func() {
+			for c.ctx.Err() == nil {
+				if conn := c.dial(protocol); conn != nil {
+					talk(conn)
+					_ = conn.Close()
+				}
+				c.rest(pause)
+			}
+		})
 	}
 }
 
-// again runs a client over and over until the attack is over, a pause apart: one
-// that is thrown out comes back.
-func (c *crowd) again(pause time.Duration, client func()) {
-	for c.ctx.Err() == nil {
-		client()
-		c.rest(pause)
-	}
+// comes is visits by HTTP/2. window is what each stream gives its answers; with
+// reads it is given again and again.
+func (c *crowd) comes(n int, pause time.Duration, window uint32, reads bool, talk func(h *connection)) {
+	c.visits(n, pause, http2.NextProtoTLS, func(conn net.Conn) {
+		h := c.speak(conn, window, reads)
+		talk(h)
+	})
 }
 
 // rest waits and says whether the attack goes on.

@@ -2,6 +2,7 @@ package attack
 
 import (
 	"bytes"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -24,39 +25,23 @@ var bodyAttacks = []Attack{
 // stalled begins calls whose bodies begin like this, and then goes on with a byte
 // of them every half second, or not at all.
 func (c *crowd) stalled(connections, calls int, first []byte, trickle bool) {
-	header := c.header(publish, native)
-	c.each(connections, func(int) {
-		c.again(time.Second, func() {
-			h := c.connect(65535, true)
-			if h == nil {
-				return
+	header := c.header(publish)
+	c.comes(connections, time.Second, 65535, true, func(h *connection) {
+		var begun []uint32
+		for range calls {
+			id := h.open(header)
+			if id == 0 || !h.send(id, first, false) {
+				break
 			}
-			defer h.Close()
-			var begun []uint32
-			for range calls {
-				id := h.open(header, false)
-				if id == 0 || !h.send(id, first, false) {
-					break
-				}
-				begun = append(begun, id)
+			begun = append(begun, id)
+		}
+		for trickle && c.rest(500*time.Millisecond) && !h.isOver() {
+			for _, id := range begun {
+				h.send(id, []byte{0}, false) // fails for those that were ended
 			}
-			for trickle && c.rest(500*time.Millisecond) && !h.isOver() {
-				for _, id := range begun {
-					h.send(id, []byte{0}, false) // fails for those that were ended
-				}
-			}
-			h.wait()
-		})
+		}
+		h.wait()
 	})
-}
-
-func (h *connection) isOver() bool {
-	select {
-	case <-h.gone:
-		return true
-	default:
-		return false
-	}
 }
 
 func promisedBodies(c *crowd) {
@@ -68,40 +53,6 @@ func justUncounted(c *crowd) {
 	c.stalled(21, 98, append(prefix(length, false), make([]byte, length-1)...), false)
 }
 
-// longMessages are refused by what they promise.
-func longMessages(c *crowd) {
-	header, first := c.header(publish, native), append(prefix(largestMessage+1, false), make([]byte, 1024)...)
-	c.each(1, func(int) {
-		c.again(100*time.Millisecond, func() {
-			h := c.connect(65535, true)
-			if h == nil {
-				return
-			}
-			h.places = make(chan struct{}, 10)
-			for c.rest(10 * time.Millisecond) {
-				if id := h.open(header, false); id == 0 || !h.send(id, first, false) && h.isOver() {
-					break
-				}
-			}
-			h.wait()
-		})
-	})
-	c.each(10, func(int) {
-		c.again(100*time.Millisecond, func() {
-			conn := c.dial("http/1.1")
-			if conn == nil {
-				return
-			}
-			defer conn.Close()
-			if c.post(conn, publish, web, largestMessage+6) && c.body(conn, first) {
-				c.answer(conn)
-			}
-		})
-	})
-}
-
-func silentCalls(c *crowd) { c.stalled(100, openStreams, nil, false) }
-
 // bomb is a gRPC message of some kilobytes that inflates to the largest there may be.
 var bomb = sync.OnceValue(func() []byte {
 	content := zipped(make([]byte, largestMessage))
@@ -109,21 +60,14 @@ var bomb = sync.OnceValue(func() []byte {
 })
 
 func bombs(c *crowd) {
-	header := c.header(publish, native, hpack.HeaderField{Name: "grpc-encoding", Value: "gzip"})
-	c.each(4, func(int) {
-		c.again(100*time.Millisecond, func() {
-			h := c.connect(65535, true)
-			if h == nil {
+	header := c.header(publish, hpack.HeaderField{Name: "grpc-encoding", Value: "gzip"})
+	c.comes(4, 100*time.Millisecond, 65535, true, func(h *connection) {
+		h.places = make(chan struct{}, 40)
+		for {
+			if id := h.open(header); id == 0 || !h.send(id, bomb(), true) && h.isOver() {
 				return
 			}
-			h.places = make(chan struct{}, 40)
-			for {
-				if id := h.open(header, false); id == 0 || !h.send(id, bomb(), true) && h.isOver() {
-					break
-				}
-			}
-			h.wait()
-		})
+		}
 	})
 }
 
@@ -138,39 +82,41 @@ func jsonBombs(c *crowd) { c.repeated(40, asJSON, objects(), "Content-Encoding: 
 
 // repeated sends the same request over and over by HTTP/1.1 and reads the answers.
 func (c *crowd) repeated(clients int, contentType string, body []byte, more ...string) {
-	c.each(clients, func(int) {
-		c.again(10*time.Millisecond, func() {
-			conn := c.dial("http/1.1")
-			if conn == nil {
-				return
-			}
-			defer conn.Close()
-			if c.post(conn, query, contentType, len(body), more...) && c.body(conn, body) {
-				c.answer(conn)
-			}
-		})
+	c.visits(clients, 10*time.Millisecond, http1, func(conn net.Conn) {
+		if c.post(conn, query, contentType, len(body), more...) && c.body(conn, body) {
+			c.answer(conn)
+		}
 	})
 }
 
 func unfinishedWebBodies(c *crowd) {
 	const length = 24 << 20
-	part := bytes.Repeat([]byte{0x0a, 0x00}, 32<<10)
-	c.each(130, func(int) {
-		c.again(time.Second, func() {
-			conn := c.dial("http/1.1")
-			if conn == nil {
-				return
-			}
-			defer conn.Close()
-			if !c.post(conn, publish, web, 5+length) || !c.body(conn, prefix(length, false)) {
-				return
-			}
-			for sent := 0; sent < length-len(part); sent += len(part) {
-				if !c.body(conn, part) {
-					break
-				}
-			}
-			c.answer(conn) // of a gateway that waits no longer
-		})
+	part := bytes.Repeat(nothing, 32<<10)
+	c.visits(130, time.Second, http1, func(conn net.Conn) {
+		sent := c.post(conn, publish, web, 5+length) && c.body(conn, prefix(length, false))
+		for rest := length - len(part); sent && rest > 0; rest -= len(part) {
+			sent = c.body(conn, part)
+		}
+		c.answer(conn) // of a gateway that waits no longer
 	})
 }
+
+// longMessages are refused by what they promise.
+func longMessages(c *crowd) {
+	header, first := c.header(publish), append(prefix(largestMessage+1, false), make([]byte, 1024)...)
+	c.comes(1, 100*time.Millisecond, 65535, true, func(h *connection) {
+		h.places = make(chan struct{}, 10)
+		for c.rest(10 * time.Millisecond) {
+			if id := h.open(header); id == 0 || !h.send(id, first, false) && h.isOver() {
+				return
+			}
+		}
+	})
+	c.visits(10, 100*time.Millisecond, http1, func(conn net.Conn) {
+		if c.post(conn, publish, web, largestMessage+6) && c.body(conn, first) {
+			c.answer(conn)
+		}
+	})
+}
+
+func silentCalls(c *crowd) { c.stalled(100, openStreams, nil, false) }

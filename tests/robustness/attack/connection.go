@@ -70,13 +70,8 @@ type connection struct {
 // openStreams is the number that API-132 allows a connection.
 const openStreams = 100
 
-// connect opens a connection. window is what each stream gives its answers; with
-// reads it is given again and again. It may return nil.
-func (c *crowd) connect(window uint32, reads bool) *connection {
-	conn := c.dial(http2.NextProtoTLS)
-	if conn == nil {
-		return nil
-	}
+// speak begins HTTP/2 on a connection.
+func (c *crowd) speak(conn net.Conn, window uint32, reads bool) *connection {
 	h := &connection{
 		Conn: conn, crowd: c, framer: http2.NewFramer(conn, conn), reads: reads, places: make(chan struct{}, openStreams), gone: make(chan struct{}),
 		next: 1, window: 65535, initial: 65535, streams: map[uint32]int64{},
@@ -96,7 +91,15 @@ func (h *connection) wait() {
 	case <-h.gone:
 	case <-h.crowd.ctx.Done():
 	}
-	_ = h.Close()
+}
+
+func (h *connection) isOver() bool {
+	select {
+	case <-h.gone:
+		return true
+	default:
+		return false
+	}
 }
 
 // read follows what the other side says until the end.
@@ -212,7 +215,7 @@ func (h *connection) write(frame func() error) bool {
 }
 
 // open begins a call once there is a place for it. 0: the connection is over.
-func (h *connection) open(header []hpack.HeaderField, ends bool) uint32 {
+func (h *connection) open(header []hpack.HeaderField) uint32 {
 	select {
 	case h.places <- struct{}{}:
 	case <-h.gone:
@@ -223,7 +226,7 @@ func (h *connection) open(header []hpack.HeaderField, ends bool) uint32 {
 	var id uint32
 	sent := h.write(func() error {
 		id = h.begin()
-		return h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: h.encode(header), EndHeaders: true, EndStream: ends})
+		return h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: h.encode(header), EndHeaders: true})
 	})
 	if !sent {
 		return 0

@@ -13,40 +13,23 @@ var connectionAttacks = []Attack{
 }
 
 func (c *crowd) idle(connections int) {
-	const workers = 50
-	c.each(workers, func(int) {
-		c.again(time.Second, func() {
-			for range connections / workers {
-				if c.ctx.Err() != nil {
-					return
-				}
-				if h := c.connect(65535, true); h != nil {
-					c.clients.Go(h.wait)
-				}
-			}
-			<-c.ctx.Done()
-		})
-	})
+	c.comes(connections, time.Second, 65535, true, (*connection).wait)
 }
 
 func registrations(c *crowd) {
 	const streams, topics = 60, 100_000
-	header := c.header(subscribe, native)
-	c.each(1, func(int) {
-		c.again(time.Second, func() {
-			h := c.connect(1<<20, true)
-			if h == nil {
-				return
-			}
-			c.each(streams, func(i int) {
-				id := h.open(header, false)
+	header := c.header(subscribe)
+	c.comes(1, time.Second, 1<<20, true, func(h *connection) {
+		for i := range streams {
+			c.clients.Go(func() {
+				id := h.open(header)
 				if id == 0 {
 					return
 				}
 				update := &backendv1.SubscribeRequest_Update{Id: uint64(i + 1), Adds: someTopics(topics)}
 				h.send(id, framed(encoded(&backendv1.SubscribeRequest{Request: &backendv1.SubscribeRequest_Update_{Update: update}})), false)
 			})
-			h.wait()
-		})
+		}
+		h.wait()
 	})
 }

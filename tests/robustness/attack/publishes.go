@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -39,32 +40,26 @@ var emptyUpdate = sync.OnceValue(func() []byte {
 	return nested(envelopesField, nested(identityUpdateField, append(inbox, actions...)))
 })
 
-func emptyActions(c *crowd) { c.published(2, 75, func(int) []byte { return framed(emptyUpdate()) }) }
+func emptyActions(c *crowd) { c.published(2, 75, func() []byte { return framed(emptyUpdate()) }) }
 
-// published sends requests, so many at a time on each connection.
-func (c *crowd) published(connections, atOnce int, request func(i int) []byte) {
-	header := c.header(publish, native)
-	c.each(connections, func(i int) {
-		c.again(100*time.Millisecond, func() {
-			h := c.connect(65535, true)
-			if h == nil {
-				return
-			}
-			body := request(i)
-			h.places = make(chan struct{}, atOnce)
-			var sending sync.WaitGroup
-			for range atOnce {
-				sending.Go(func() {
-					for {
-						if id := h.open(header, false); id == 0 || !h.send(id, body, true) && h.isOver() {
-							return
-						}
+// published sends the requests that request makes, so many at a time on each
+// connection.
+func (c *crowd) published(connections, atOnce int, request func() []byte) {
+	header := c.header(publish)
+	c.comes(connections, 100*time.Millisecond, 65535, true, func(h *connection) {
+		body := request()
+		h.places = make(chan struct{}, atOnce)
+		var sending sync.WaitGroup
+		for range atOnce {
+			sending.Go(func() {
+				for {
+					if id := h.open(header); id == 0 || !h.send(id, body, true) && h.isOver() {
+						return
 					}
-				})
-			}
-			sending.Wait()
-			h.wait()
-		})
+				}
+			})
+		}
+		sending.Wait()
 	})
 }
 
@@ -75,15 +70,16 @@ const SilentChain = "eip155:31337"
 // greedyRequest wants all memory that there is for requests and keeps it while a
 // chain is asked.
 func greedyRequest(c *crowd) {
-	c.published(4, 1, func(i int) []byte {
-		request := encoded(&backendv1.PublishRequest{Envelopes: []*backendv1.ClientEnvelope{testkit.Identity(contractInbox(i))}})
+	var visit atomic.Int64
+	c.published(4, 1, func() []byte {
+		request := encoded(&backendv1.PublishRequest{Envelopes: []*backendv1.ClientEnvelope{testkit.Identity(contractInbox(visit.Add(1)))}})
 		room := largestMessage - len(request) - 1024
 		return framed(append(request, bytes.Repeat(nothing, room/len(nothing))...))
 	})
 }
 
 // contractInbox is an update signed 99 times by contract wallets.
-func contractInbox(i int) *associations.IdentityUpdate {
+func contractInbox(i int64) *associations.IdentityUpdate {
 	creator := associationtest.NewContractWallet(fmt.Sprintf("greedy %d", i), SilentChain, 1)
 	update := associationtest.NewUpdate(associationtest.InboxID(creator, 1), uint64(time.Now().UnixNano())).Create(creator, 1)
 	for n := range 49 {

@@ -23,9 +23,8 @@ const (
 	static    = "/xmtp.backend.v1.SubscriptionService/SubscribeStatic"
 )
 
-// The content types of the public port.
+// The content types of calls by HTTP/1.1.
 const (
-	native = "application/grpc"
 	web    = "application/grpc-web+proto"
 	asJSON = "application/json"
 )
@@ -33,15 +32,15 @@ const (
 // largestMessage is what the limits allow to a request (XMTP_MAX_REQUEST_BYTES).
 const largestMessage = 25 << 20
 
-// header is that of a call by HTTP/2.
-func (c *crowd) header(path, contentType string, more ...hpack.HeaderField) []hpack.HeaderField {
+// header is that of a native call.
+func (c *crowd) header(path string, more ...hpack.HeaderField) []hpack.HeaderField {
 	scheme := "http"
 	if c.target.TLS {
 		scheme = "https"
 	}
 	return append([]hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: scheme}, {Name: ":path", Value: path}, {Name: ":authority", Value: c.target.Address},
-		{Name: "content-type", Value: contentType}, {Name: "te", Value: "trailers"},
+		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 	}, more...)
 }
 

@@ -14,6 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
+// http1 is HTTP/1.1 in a TLS handshake.
+const http1 = "http/1.1"
+
 // post begins a request by HTTP/1.1, whose body is to have a length.
 func (c *crowd) post(conn net.Conn, path, contentType string, length int, more ...string) bool {
 	header := append([]string{"POST " + path + " HTTP/1.1", "Host: " + c.target.Address, "Content-Type: " + contentType,
@@ -48,9 +51,9 @@ func (c *crowd) answer(conn net.Conn) {
 		c.ended("connection closed")
 		return
 	}
-	defer response.Body.Close()
 	const enough = 1 << 20
 	content, _ := io.ReadAll(io.LimitReader(response.Body, enough))
+	_ = response.Body.Close()
 	c.note(func(o *Outcome) { o.Received += int64(len(content)) })
 	if number := response.Header.Get("grpc-status"); number != "" {
 		c.told(codeOf(number))
@@ -63,6 +66,10 @@ func (c *crowd) answer(conn net.Conn) {
 	var failure struct{ Code string }
 	if json.Unmarshal(content, &failure) == nil && failure.Code != "" {
 		c.told(names[strings.ReplaceAll(failure.Code, "_", "")].String())
+		return
+	}
+	if response.StatusCode == http.StatusOK {
+		c.told(codes.OK.String())
 		return
 	}
 	c.ended("HTTP " + response.Status)

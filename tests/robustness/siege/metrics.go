@@ -22,7 +22,7 @@ func (r *Role) metrics(ctx context.Context) (metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics of the %s: %w", r.Name, err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	return parser.TextToMetricFamilies(response.Body)
 }

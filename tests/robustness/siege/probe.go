@@ -43,6 +43,7 @@ type Sample struct {
 	mu        sync.Mutex
 	asked     int
 	latencies []time.Duration // of those that were answered
+	meanwhile int             // answered before the next sample began
 	failures  map[codes.Code]int
 	streams   int // that ended
 }
@@ -70,6 +71,9 @@ func (p *Probe) Next() *Sample {
 	last := p.sample
 	p.sample = newSample()
 	p.mu.Unlock()
+	last.mu.Lock()
+	last.meanwhile = len(last.latencies)
+	last.mu.Unlock()
 	last.wait.Wait()
 	return last
 }
@@ -160,8 +164,10 @@ func (p *Probe) follow(ctx context.Context) {
 	}
 }
 
-// Asked and Answered count the calls of the sample.
-func (s *Sample) Asked() int    { return s.asked }
+// Asked counts the calls of the sample.
+func (s *Sample) Asked() int { return s.asked }
+
+// Answered counts those that were answered.
 func (s *Sample) Answered() int { return len(s.latencies) }
 
 // Share is the part of the calls that was answered, of 1.

@@ -13,6 +13,10 @@ import (
 // hinder.
 const answeredAtLeast = 0.99
 
+// answeredMeanwhile is the part that has to be answered while the attack goes on,
+// not only when it is over. A client that is served at all has nearly all of them.
+const answeredMeanwhile = 0.5
+
 // Ratio is how many times slower the slowest percent of the probe's calls became.
 func (r *Result) Ratio() float64 {
 	return float64(r.During.Percentile(99)) / float64(max(r.Quiet.Percentile(99), time.Microsecond))
@@ -28,6 +32,9 @@ func (r *Result) Problems() []string {
 	}
 	if share := r.During.Share(); share < answeredAtLeast {
 		add("%d of %d probes were answered; the others: %v", r.During.Answered(), r.During.Asked(), r.During.failures)
+	}
+	if n := r.During.meanwhile; float64(n) < answeredMeanwhile*float64(r.During.asked) {
+		add("%d of %d probes were answered before the attack was over", n, r.During.asked)
 	}
 	if r.During.streams > 0 && len(r.Killed) == 0 {
 		add("the stream of an ordinary client ended %d times", r.During.streams)

@@ -178,11 +178,13 @@ func (v *visitor) replay(ctx context.Context, one *inbox) ([]association.Identif
 	if err != nil {
 		return nil, fmt.Errorf("its log cannot be read: %w", err)
 	}
-	var log []*associations.IdentityUpdate
-	for _, e := range response.GetEnvelopes() {
-		log = append(log, e.GetEnvelope().GetIdentityUpdate())
-	}
-	state, err := association.Replay(log)
+	state, err := association.ReplayEach(ctx, func(yield func(*associations.IdentityUpdate, error) bool) {
+		for _, e := range response.GetEnvelopes() {
+			if !yield(e.GetEnvelope().GetIdentityUpdate(), nil) {
+				return
+			}
+		}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("its log cannot be replayed: %w", err)
 	}
