@@ -13,7 +13,31 @@ import (
 // Frame is one message as raw bytes. Roles receive frames and decode them in
 // their handlers, since grpc-go would answer an undecodable message with
 // INTERNAL; the gateway forwards them without decoding.
-type Frame struct{ Data mem.BufferSlice }
+type Frame struct {
+	Data mem.BufferSlice
+	held releaser
+}
+
+// releaser is what a message holds beside its bytes, such as a part of a budget.
+type releaser interface{ release() }
+
+type releaseFunc func()
+
+func (f releaseFunc) release() { f() }
+
+// Hold lets release run, once, when the frame is taken or freed, or by Release.
+func (f *Frame) Hold(release func()) { f.held = releaseFunc(release) }
+
+// IsHeld reports whether something is released with the frame.
+func (f *Frame) IsHeld() bool { return f.held != nil }
+
+// Release is for a frame whose bytes are not its owner's any more, as after sending.
+func (f *Frame) Release() {
+	if f.held != nil {
+		f.held.release()
+		f.held = nil
+	}
+}
 
 // FrameOf wraps encoded bytes, which must not change afterwards.
 func FrameOf(encoded []byte) *Frame {
@@ -23,8 +47,7 @@ func FrameOf(encoded []byte) *Frame {
 // Take returns the bytes of a received frame and releases it.
 func (f *Frame) Take() []byte {
 	taken := f.Data.Materialize()
-	f.Data.Free()
-	f.Data = nil
+	f.Free()
 	return taken
 }
 
@@ -32,6 +55,7 @@ func (f *Frame) Take() []byte {
 func (f *Frame) Free() {
 	f.Data.Free()
 	f.Data = nil
+	f.Release()
 }
 
 // Shared is a frame that can be sent more than once: sending does not give it

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
@@ -86,7 +88,9 @@ type Server struct {
 	names    []string
 	draining atomic.Bool
 	maxBytes int
-	ready    func(int64) // reports whether it serves
+	// announces says that callers are told the length of a long answer first.
+	announces bool
+	ready     func(int64) // reports whether it serves
 	// streams is cancelled when the drain begins: long streams end at once.
 	streams    context.Context
 	endStreams context.CancelCauseFunc
@@ -99,13 +103,28 @@ type ServerDeps struct {
 	// MaxRequestBytes is the longest message accepted on the wire; a longer one
 	// is OUT_OF_RANGE.
 	MaxRequestBytes int
-	// Public is for the gateway's server, whose callers are clients.
-	Public bool
+	// Public is for the gateway's server, whose callers are clients; nil for roles.
+	Public *Public
 	// Unknown answers the calls of methods that are not registered; without it
 	// they get grpc-go's UNIMPLEMENTED. Its error becomes the status.
 	Unknown func(fullMethod string) error
 	// Options are further server options, such as a stats handler.
 	Options []grpc.ServerOption
+}
+
+// Public is what a server needs whose callers may be anybody.
+type Public struct {
+	Arrival Arrival
+	// Cancelled is told of each call that its client gave up.
+	Cancelled func(ctx context.Context)
+}
+
+func (p *Public) cancelled(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	err := handle(server, stream)
+	if errors.Is(stream.Context().Err(), context.Canceled) {
+		p.Cancelled(stream.Context())
+	}
+	return err
 }
 
 // KeptHandlers is the option of a server of short calls: it keeps goroutines for
@@ -118,12 +137,12 @@ var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 // NewServer prepares a server; nothing listens yet. Health is NOT_SERVING until
 // SetServing.
 func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
-	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes}
+	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, announces: deps.Public == nil}
 	s.ready = func(is int64) { deps.Metrics.Ready.Record(context.Background(), is) }
 	s.streams, s.endStreams = context.WithCancelCause(context.Background())
 	chain := Chain(deps.Logger, deps.Metrics)
-	if deps.Public {
-		chain = publicChain(deps.Logger, deps.Metrics)
+	if deps.Public != nil {
+		chain = publicChain(deps)
 	}
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(Codec{}),
@@ -148,7 +167,11 @@ func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
 		s.register(service, chain)
 		s.names = append(s.names, service.Name)
 	}
-	healthv1.RegisterHealthServer(s.grpc, healthServer{s.health, s.streams})
+	if deps.Public != nil {
+		s.register(publicHealth(healthServer{s.health, s.streams}), chain)
+	} else {
+		healthv1.RegisterHealthServer(s.grpc, healthServer{s.health, s.streams})
+	}
 	s.SetServing(false)
 	return s
 }
@@ -219,8 +242,27 @@ func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error), ans
 		if err != nil {
 			return err
 		}
+		if s.announces {
+			announce(stream, response)
+		}
 		return stream.SendMsg(response)
 	}
+}
+
+// AnswerBytes is the header by which a role tells the gateway how long a long answer
+// is, before the answer itself. The gateway never forwards it.
+const AnswerBytes = "xmtp-answer-bytes"
+
+// shortAnswer is the longest answer that is not announced.
+const shortAnswer = 64 << 10
+
+func announce(stream grpc.ServerStream, answer *Frame) {
+	length := answer.Data.Len()
+	if length <= shortAnswer {
+		return
+	}
+	// It fails only when the stream is over.
+	_ = stream.SetHeader(metadata.Pairs(AnswerBytes, strconv.Itoa(length)))
 }
 
 // receive takes one message that is not longer than the limit.
@@ -305,20 +347,6 @@ func (s *Server) Health() healthv1.HealthServer { return healthServer{s.health, 
 // RegisterOn lets f add services that grpc-go itself knows how to serve, such
 // as reflection. It must be called before Serve.
 func (s *Server) RegisterOn(f func(*grpc.Server)) { f(s.grpc) }
-
-// ClientStreams holds the full names of the methods whose callers may send more
-// than one message.
-func (s *Server) ClientStreams() map[string]bool {
-	found := map[string]bool{}
-	for service, info := range s.grpc.GetServiceInfo() {
-		for _, method := range info.Methods {
-			if method.IsClientStream {
-				found["/"+service+"/"+method.Name] = true
-			}
-		}
-	}
-	return found
-}
 
 // Serve accepts calls until ctx ends, then drains: health NOT_SERVING, new
 // calls and open streams UNAVAILABLE at once, unary calls within DrainTimeout.
