@@ -46,7 +46,10 @@ var formula = map[string]memory{
 	}},
 	"gateway": {base: 256 * mebibyte, variables: []share{
 		{"XMTP_GATEWAY_BODY_BUDGET_BYTES", budgeted},
+		{"XMTP_GATEWAY_ANSWER_BUDGET_BYTES", budgeted},
 		{"XMTP_GATEWAY_MAX_CONNECTIONS", 25_000},
+		{"XMTP_GATEWAY_MAX_CALLS", 25_000},
+		{"XMTP_GATEWAY_MAX_STREAMS", 20_000},
 	}},
 }
 
@@ -56,13 +59,13 @@ var held = map[string]bool{
 	"XMTP_MAX_ENVELOPE_BYTES": true, "XMTP_MAX_REQUEST_BYTES": true, "XMTP_MAX_RESPONSE_BYTES": true, "XMTP_GATEWAY_MAX_HEADER_BYTES": true,
 	"XMTP_PUBLISH_GROUP_BYTES": true, "XMTP_NOTICE_INLINE_BYTES": true,
 	"XMTP_STREAM_OUTPUT_BYTES": true, "XMTP_STREAM_FRAME_BYTES": true, "XMTP_STREAM_PAGE_BYTES": true,
-	"XMTP_MAX_CONCURRENT_STREAMS": true, "XMTP_DB_MAX_CONNS": true,
+	"XMTP_MAX_CONCURRENT_STREAMS": true, "XMTP_DB_MAX_CONNS": true, "XMTP_CHAIN_MAX_CALLS": true,
 	// A streamer publishes nothing.
 	"streamer XMTP_NOTICE_QUEUE_BYTES": true,
 }
 
 // counted are the variables that bound memory, by the ends of their names.
-var counted = regexp.MustCompile(`_(BYTES|CONNECTIONS|CONNS|REGISTRATIONS|CONCURRENT_STREAMS)$`)
+var counted = regexp.MustCompile(`_(BYTES|CONNECTIONS|CONNS|CALLS|STREAMS)$`)
 
 func (m memory) has(variable string) bool {
 	for _, s := range m.variables {

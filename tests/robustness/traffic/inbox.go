@@ -178,17 +178,13 @@ func (v *visitor) replay(ctx context.Context, one *inbox) ([]association.Identif
 	if err != nil {
 		return nil, fmt.Errorf("its log cannot be read: %w", err)
 	}
-	state, err := association.ReplayEach(ctx, func(yield func(*associations.IdentityUpdate, error) bool) {
-		for _, e := range response.GetEnvelopes() {
-			if !yield(e.GetEnvelope().GetIdentityUpdate(), nil) {
-				return
-			}
+	replay := association.NewReplayer()
+	for _, e := range response.GetEnvelopes() {
+		if err := replay.Next(ctx, e.GetEnvelope().GetIdentityUpdate()); err != nil {
+			return nil, fmt.Errorf("its log cannot be replayed: %w", err)
 		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("its log cannot be replayed: %w", err)
 	}
-	return state.Members(), nil
+	return replay.State().Members(), nil
 }
 
 // lookups asks for the inbox of each wallet and says whether all answers are those
