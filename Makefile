@@ -11,7 +11,7 @@ BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
 GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test check lint generate generated helm standalone tidy fuzz bench chaos clean
+.PHONY: help run build test check lint generate generated helm standalone tidy fuzz bench chaos attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ bench: build ## Measure the backend against pgbench, pgx and grpc-go; BENCH hold
 chaos: ## Break every part at random for 30 minutes; CHAOS holds flags, such as "-seed 1 -duration 5m"
 	@tools/need postgresql
 	@$(GO) run ./tests/robustness/chaos -report docs/chaos.md $(CHAOS)
+
+attack: ## Attack the roles under the chart's memory limits; ATTACK holds flags, such as "-attack rapid-reset"
+	@tools/need postgresql nginx
+	@$(GO) test -count 1 -timeout 2h -v ./tests/robustness/siege -long 20s -document $(CURDIR)/docs/attacks.md $(ATTACK)
 
 FUZZTIME ?= 30s
 fuzz: ## Fuzz every parser, and every RPC through the gateway, for FUZZTIME each

@@ -182,7 +182,7 @@ func classifyServer(server *pgconn.PgError, err error, doing string) error {
 }
 
 func isConnectionLoss(err error) bool {
-	return pgconn.SafeToRetry(err) || pgconn.Timeout(err) || errors.Is(err, net.ErrClosed) ||
+	return pgconn.SafeToRetry(err) || pgconn.Timeout(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, pgconn.ErrConnClosed) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 

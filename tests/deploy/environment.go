@@ -2,8 +2,6 @@ package deploy
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -18,14 +16,6 @@ func (m *Manifests) Environment(container corev1.Container, given map[string]map
 		}
 		if v.ValueFrom == nil {
 			environment[v.Name] = v.Value
-			continue
-		}
-		if field := v.ValueFrom.ResourceFieldRef; field != nil {
-			limit, found := container.Resources.Limits[corev1.ResourceName(strings.TrimPrefix(field.Resource, "limits."))]
-			if !found {
-				return nil, fmt.Errorf("%s comes from %s, which container %s does not have", v.Name, field.Resource, container.Name)
-			}
-			environment[v.Name] = strconv.FormatInt(limit.Value(), 10)
 			continue
 		}
 		from := v.ValueFrom.SecretKeyRef

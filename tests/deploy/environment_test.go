@@ -3,7 +3,6 @@ package deploy
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -90,41 +89,6 @@ func TestALimitIsTheSameInEveryRole(t *testing.T) {
 		require.Equal(t, "500", plain(m.Deployments[name(role)])["XMTP_MAX_QUERY_TOPICS"])
 		require.Equal(t, "20s", plain(m.Deployments[name(role)])["XMTP_KEEPALIVE_INTERVAL"])
 	}
-}
-
-// budgets are the variables that bound what a role holds, and what its process
-// needs beside them (docs/scaling.md).
-var budgets = map[string]struct {
-	variables []string
-	beside    int64
-}{
-	"publisher": {[]string{"XMTP_PUBLISH_MEMORY_BYTES"}, 512 << 20},
-	"streamer":  {[]string{"XMTP_STREAM_NOTICE_BYTES", "XMTP_STREAM_BUDGET_BYTES", "XMTP_STREAM_REGISTRATION_BYTES"}, 256 << 20},
-	"gateway":   {[]string{"XMTP_GATEWAY_BODY_BUDGET_BYTES"}, 256 << 20},
-}
-
-func TestTheMemoryLimitHoldsTheBudgets(t *testing.T) {
-	each(t, func(t *testing.T, m *Manifests) {
-		for role, budget := range budgets {
-			deployment := m.Deployments[name(role)]
-			needed := budget.beside
-			for _, variable := range budget.variables {
-				value, given := plain(deployment)[variable]
-				if !given {
-					value = defaultOf(t, role, variable)
-				}
-				size, err := strconv.ParseInt(value, 10, 64)
-				require.NoError(t, err)
-				needed += size
-			}
-			container := deployment.Spec.Template.Spec.Containers[0]
-			limit := container.Resources.Limits.Memory().Value()
-			require.GreaterOrEqual(t, limit, needed, role)
-			at := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == "GOMEMLIMIT" })
-			require.GreaterOrEqual(t, at, 0, "Go does not know the limit of %s", role)
-			require.Equal(t, "limits.memory", container.Env[at].ValueFrom.ResourceFieldRef.Resource)
-		}
-	})
 }
 
 func TestReplicasAreOneServerForAStreamer(t *testing.T) {

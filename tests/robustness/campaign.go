@@ -11,8 +11,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
 	"github.com/xmtp-selfhosted/backend/tests/robustness/check"
 	"github.com/xmtp-selfhosted/backend/tests/robustness/fault"
 	"github.com/xmtp-selfhosted/backend/tests/robustness/report"
@@ -89,12 +91,13 @@ func Run(ctx context.Context, options Options) (_ *report.Report, err error) {
 
 func withTraffic(ctx context.Context, cluster *fault.Cluster, options Options) (*report.Report, error) {
 	t, err := traffic.Start(ctx, traffic.Config{
-		Endpoint: cluster.Gateway, Seed: options.Seed, Groups: 24, Publishers: 4, Readers: 2, Streams: 4, StaticStream: 2,
+		Endpoint: cluster.Gateway, Seed: options.Seed, Groups: 24, Publishers: 4, Repeaters: 6, Readers: 2, Streams: 4, StaticStream: 2,
 		Pause: 25 * time.Millisecond, Silence: 6 * time.Second,
 	})
 	if err != nil {
 		return nil, err
 	}
+	cluster.OnFailover = t.FailedOver
 	r := &report.Report{Seed: options.Seed, Duration: options.Duration, Begun: time.Now()}
 	if err := firstAcknowledged(ctx, t); err != nil {
 		_ = t.Stop()
@@ -108,7 +111,11 @@ func withTraffic(ctx context.Context, cluster *fault.Cluster, options Options) (
 	}
 	healed := time.Now()
 	t.StopPublishing()
-	say(options.Out, "all faults are healed; waiting until every stream has everything")
+	say(options.Out, "all faults are healed; visiting all inboxes, then waiting until every stream has everything")
+	if err := t.VisitInboxes(ctx); err != nil {
+		_ = t.Stop()
+		return nil, err
+	}
 	if err := cluster.EndPublishing(ctx, cluster.Primary); err != nil {
 		_ = t.Stop()
 		return nil, err
@@ -126,6 +133,10 @@ func withTraffic(ctx context.Context, cluster *fault.Cluster, options Options) (
 	r.Settled = time.Since(healed)
 	history := t.Stop()
 	history.Table, history.Heads = table, heads
+	history.Lost = history.Missing(func(id topic.SequenceID) bool {
+		return slices.ContainsFunc(cluster.Failovers, func(f fault.Failover) bool { return f.Lost(id) })
+	})
+	r.Lost = len(history.Lost)
 	r.Counts, r.Rows, r.Topics = t.Recorder.Counts(), len(table), len(heads)
 	r.Surprises = t.Recorder.Surprises()
 	say(options.Out, "checking %d rows, %d pages and %d streams", len(table), len(history.Pages), len(history.Streams))

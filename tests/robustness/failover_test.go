@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
+	"github.com/xmtp-selfhosted/backend/tests/robustness"
 	"github.com/xmtp-selfhosted/backend/tests/robustness/check"
 	"github.com/xmtp-selfhosted/backend/tests/robustness/fault"
 )
@@ -56,7 +57,7 @@ func TestFailoverToALaggingReplicaReusesNothing(t *testing.T) {
 	acknowledgeMore(t, tr, 200)
 	history := finish(t, c, tr, c.Replica)
 
-	history.Lost = lost(history)
+	history.Lost = history.Missing(func(topic.SequenceID) bool { return true })
 	require.NotEmpty(t, history.Lost, "the replica lagged, so something must be missing")
 	t.Logf("the failover lost %d acknowledged envelopes, of which %d had been delivered; the highest id before it was %d",
 		len(history.Lost), deliveredOf(history), before)
@@ -74,39 +75,21 @@ func TestFailoverToALaggingReplicaReusesNothing(t *testing.T) {
 	require.NotZero(t, after)
 }
 
+// Failovers that lose envelopes, one after the other, while clients send the same
+// identity updates again and again. An update that was found stored on the old
+// primary must not be stored unseen on the new one: afterwards every inbox is what
+// its log says and takes further updates.
+func TestNoInboxIsDeadAfterFailovers(t *testing.T) {
+	r, err := robustness.Run(t.Context(), robustness.Options{Seed: 5, Duration: 40 * time.Second, Binaries: binaries, Out: lines{t}, Only: []string{fault.Servers}})
+	require.NoError(t, err)
+	require.NotZero(t, r.Lost, "the replica lagged, so something must be missing")
+	require.Greater(t, r.Counts.Inboxes, 20)
+	require.Empty(t, r.Findings())
+}
+
 // margin is above what was on its way when the primary died, and far below the
 // distance that ids are moved on.
 const margin topic.SequenceID = 10_000
-
-// lost are ids that some client saw and that the table does not have.
-func lost(h *check.History) map[topic.SequenceID]bool {
-	there := map[topic.SequenceID]bool{}
-	for _, row := range h.Table {
-		there[row.Meta.SequenceID] = true
-	}
-	missing := map[topic.SequenceID]bool{}
-	see := func(id topic.SequenceID) {
-		if id != 0 && !there[id] {
-			missing[id] = true
-		}
-	}
-	for _, p := range h.Publishes {
-		for _, meta := range p.Metas {
-			see(meta.SequenceID)
-		}
-	}
-	for _, p := range h.Pages {
-		for _, e := range p.Envelopes {
-			see(e.Meta.SequenceID)
-		}
-	}
-	for _, s := range h.Streams {
-		for _, e := range s.Events {
-			see(e.Envelope.Meta.SequenceID)
-		}
-	}
-	return missing
-}
 
 func deliveredOf(h *check.History) (count int) {
 	for _, s := range h.Streams {

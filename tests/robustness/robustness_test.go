@@ -91,7 +91,7 @@ func TestTheScheduleFollowsFromTheSeed(t *testing.T) {
 		}
 		require.Less(t, overlapping, 2)
 	}
-	require.Len(t, seen, 56, "every kind of fault on every part comes up in an hour")
+	require.Len(t, seen, 57, "every kind of fault on every part comes up in an hour")
 	for _, f := range fault.Plan(7, time.Hour, fault.NATS) {
 		require.Equal(t, fault.NATS, f.Target)
 	}

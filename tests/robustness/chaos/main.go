@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/xmtp-selfhosted/backend/tests/robustness"
+	"github.com/xmtp-selfhosted/backend/tests/robustness/report"
 )
 
 func main() {
@@ -46,7 +47,7 @@ func run(ctx context.Context, options robustness.Options, document string) error
 	}
 	fmt.Println("\n" + text.String())
 	if document != "" {
-		if err := replaceSection(document, text.String()); err != nil {
+		if err := report.ReplaceSection(document, "campaign", text.String()); err != nil {
 			return err
 		}
 	}
@@ -54,23 +55,4 @@ func run(ctx context.Context, options robustness.Options, document string) error
 		return fmt.Errorf("%d findings; the same faults again: -seed %d -duration %s", len(r.Findings()), options.Seed, options.Duration)
 	}
 	return nil
-}
-
-// Marks around the section that a campaign writes.
-const (
-	sectionBegin = "<!-- campaign: begin -->\n"
-	sectionEnd   = "<!-- campaign: end -->\n"
-)
-
-func replaceSection(document, text string) error {
-	content, err := os.ReadFile(document)
-	if err != nil {
-		return err
-	}
-	before, rest, found := strings.Cut(string(content), sectionBegin)
-	_, after, ended := strings.Cut(rest, sectionEnd)
-	if !found || !ended {
-		return fmt.Errorf("%s has no section between %q and %q", document, strings.TrimSpace(sectionBegin), strings.TrimSpace(sectionEnd))
-	}
-	return os.WriteFile(document, []byte(before+sectionBegin+text+sectionEnd+after), 0o644)
 }

@@ -71,6 +71,7 @@ func correct() *check.History {
 		{Begun: time.Second, Cursors: map[topic.Topic]topic.SequenceID{groupA: 2, groupB: 0}, Envelopes: of(h, 4, 3)},
 	}
 	h.Newest = of(h, 4)
+	h.Inboxes = []check.Inbox{{Topic: inboxA, Lookups: []check.Lookup{{Found: "a", Replayed: "a"}, {}}, Extended: true}}
 	h.Streams = []check.Stream{
 		{Name: "stream 1", Drained: true, Events: append([]check.Event{{Kind: check.Registered, Topic: groupA, Cursor: 1, Target: 2}},
 			deliveries(h, 2, 4)...)},
@@ -107,6 +108,9 @@ func TestEachBrokenPromiseIsFound(t *testing.T) {
 		invariant string
 		doctor    func(h *check.History)
 	}{
+		"an inbox whose log does not apply":   {"inboxes", func(h *check.History) { h.Inboxes[0].Broken = "its log cannot be replayed" }},
+		"an inbox that takes no update":       {"inboxes", func(h *check.History) { h.Inboxes[0].Extended = false }},
+		"a wallet that is found elsewhere":    {"inboxes", func(h *check.History) { h.Inboxes[0].Lookups[0].Found = "b" }},
 		"an acknowledged row is missing":      {"I1", func(h *check.History) { h.Table = append(h.Table[:2], h.Table[3:]...); delete(h.Heads, groupB) }},
 		"acknowledged with other metadata":    {"I1", func(h *check.History) { h.Publishes[0].Metas[0].ServerNS++ }},
 		"acknowledged is what another sent":   {"I1", func(h *check.History) { h.Publishes[0].Sent[0] = h.Table[3].Content }},

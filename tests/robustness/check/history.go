@@ -80,6 +80,21 @@ type Stream struct {
 	Drained bool
 }
 
+// Inbox is what an inbox was found to be after the last fault.
+type Inbox struct {
+	Topic topic.Topic
+	// Broken says why its log cannot be read, replayed or looked up; empty: it can.
+	Broken string
+	// Lookups are the answers of GetInboxIds for its wallets.
+	Lookups []Lookup
+	// Extended says that its owner could add a further update.
+	Extended bool
+}
+
+// Lookup is the inbox that an identifier was found to have, and the one that it
+// has by a replay of the log; empty is none.
+type Lookup struct{ Found, Replayed string }
+
 // History is a whole run.
 type History struct {
 	// Offered has, for every content that might be stored, when it was first
@@ -91,12 +106,47 @@ type History struct {
 	// Newest are answers of QueryNewest.
 	Newest  []Envelope
 	Streams []Stream
+	Inboxes []Inbox
 	// Table is what the primary holds at the end, Heads its topic_heads.
 	Table []Row
 	Heads map[topic.Topic]topic.SequenceID
 	// Lost are sequence ids whose loss was announced: an asynchronous failover
 	// took them. Their rows may be missing, but their ids may not come back.
 	Lost map[topic.SequenceID]bool
+}
+
+// Missing are ids that some client saw, that the table does not have, and that may
+// be missing.
+func (h *History) Missing(may func(topic.SequenceID) bool) map[topic.SequenceID]bool {
+	there := map[topic.SequenceID]bool{}
+	for _, row := range h.Table {
+		there[row.Meta.SequenceID] = true
+	}
+	missing := map[topic.SequenceID]bool{}
+	see := func(id topic.SequenceID) {
+		if id != 0 && !there[id] && may(id) {
+			missing[id] = true
+		}
+	}
+	for _, p := range h.Publishes {
+		for _, meta := range p.Metas {
+			see(meta.SequenceID)
+		}
+	}
+	for _, p := range h.Pages {
+		for _, e := range p.Envelopes {
+			see(e.Meta.SequenceID)
+		}
+	}
+	for _, e := range h.Newest {
+		see(e.Meta.SequenceID)
+	}
+	for _, s := range h.Streams {
+		for _, e := range s.Events {
+			see(e.Envelope.Meta.SequenceID)
+		}
+	}
+	return missing
 }
 
 // Violation is a promise that was broken.
@@ -145,6 +195,7 @@ var checks = []struct {
 	{"I5/I6", streamsAreComplete},
 	{"I7", bytesAreKept},
 	{"I11", idsAreNeverReused},
+	{"inboxes", inboxesLive},
 }
 
 // All runs every check. It returns nothing when all promises were kept.

@@ -303,3 +303,21 @@ func idsAreNeverReused(h *History, _ *index, r *report) {
 		}
 	}
 }
+
+// inboxesLive: whatever happened, each inbox is what its log says, and its owner
+// can go on with it.
+func inboxesLive(h *History, _ *index, r *report) {
+	for _, inbox := range h.Inboxes {
+		switch {
+		case inbox.Broken != "":
+			r.add("inbox %x: %s", string(inbox.Topic), inbox.Broken)
+		case !inbox.Extended:
+			r.add("inbox %x takes no further update of its owner", string(inbox.Topic))
+		}
+		for _, lookup := range inbox.Lookups {
+			if lookup.Found != lookup.Replayed {
+				r.add("inbox %x: a lookup finds %q, the replay of the log says %q", string(inbox.Topic), lookup.Found, lookup.Replayed)
+			}
+		}
+	}
+}

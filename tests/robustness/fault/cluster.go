@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -51,8 +52,14 @@ type Cluster struct {
 	Proxies map[string]*Proxy
 	// Gateway is where clients connect.
 	Gateway string
+	// OnFailover is called when a replica was promoted, before anybody reaches it.
+	OnFailover func()
+	// Failovers are those that happened, in their order.
+	Failovers []Failover
 
-	options Options
+	options  Options
+	replicas int          // that were started
+	servers  sync.RWMutex // held for reading by who uses Primary and Replica beside Run
 }
 
 // Names of the ways that proxies are on.
@@ -122,7 +129,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	if err := c.Exec(ctx, c.Primary.URL("postgres"), "CREATE DATABASE "+database); err != nil {
 		return nil, err
 	}
-	if err := c.startReplica(ctx); err != nil {
+	if err := errors.Join(c.proxy(ReplicaToPrimary, address(c.Primary.Port())), c.startReplica(ctx)); err != nil {
 		return nil, err
 	}
 	c.NATS, err = natslocal.Start(natslocal.Options{})
@@ -135,33 +142,22 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	return c, c.startRoles()
 }
 
-// startReplica starts a replica that follows the primary through a proxy.
+// startReplica starts a replica that follows the primary through the proxy
+// ReplicaToPrimary.
 func (c *Cluster) startReplica(ctx context.Context) error {
-	if err := c.proxy(ReplicaToPrimary, address(c.Primary.Port())); err != nil {
-		return err
-	}
 	host, port, err := net.SplitHostPort(c.Proxies[ReplicaToPrimary].Address())
 	if err != nil {
 		return err
 	}
 	settings := map[string]string{"primary_conninfo": fmt.Sprintf("host=%s port=%s user=postgres sslmode=disable", host, port)}
 	maps.Copy(settings, c.options.ReplicaSettings)
-	c.Replica, err = pglocal.StartReplica(ctx, c.Primary, pglocal.Options{Dir: filepath.Join(c.options.Dir, "replica"), Settings: settings})
+	c.replicas++
+	dir := filepath.Join(c.options.Dir, fmt.Sprintf("replica-%d", c.replicas))
+	c.Replica, err = pglocal.StartReplica(ctx, c.Primary, pglocal.Options{Dir: dir, Settings: settings})
 	return err
 }
 
 func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
-
-// FailOver makes the replica the primary of all publishers and of the reader.
-func (c *Cluster) FailOver(ctx context.Context) error {
-	if err := c.Replica.Promote(ctx); err != nil {
-		return err
-	}
-	for _, way := range []string{PublishersToPrimary, ReaderToPrimary} {
-		c.Proxies[way].Retarget(address(c.Replica.Port()))
-	}
-	return nil
-}
 
 // clockLibrary is where Debian has it, by architecture.
 const clockLibrary = "/usr/lib/*/faketime/libfaketime.so.1"
@@ -246,8 +242,8 @@ func (c *Cluster) startRoles() error {
 				}
 				endpoints[role] = append(endpoints[role], c.Proxies["gateway to "+name].Address())
 			}
-			process := &Process{Name: name, program: filepath.Join(c.options.Binaries, role), environment: c.environ(environment),
-				logFile: filepath.Join(c.options.Dir, strings.ReplaceAll(name, " ", "-")+".log")}
+			process := NewProcess(name, filepath.Join(c.options.Binaries, role), c.environ(environment),
+				filepath.Join(c.options.Dir, strings.ReplaceAll(name, " ", "-")+".log"))
 			if err := process.Start(); err != nil {
 				return err
 			}

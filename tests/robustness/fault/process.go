@@ -24,6 +24,19 @@ type Process struct {
 	died   []string
 }
 
+// NewProcess describes a role's process that Start runs. environment is all that
+// it sees, as NAME=value; what it writes is appended to logFile.
+func NewProcess(name, program string, environment []string, logFile string) *Process {
+	return &Process{Name: name, program: program, environment: environment, logFile: logFile}
+}
+
+// PID is the number of the process that was started last.
+func (p *Process) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process.Pid
+}
+
 // Start runs the program.
 func (p *Process) Start() error {
 	p.mu.Lock()

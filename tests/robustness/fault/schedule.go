@@ -23,7 +23,8 @@ func (f Fault) String() string {
 }
 
 // Kinds of faults. A restart is orderly, a kill is not; a delay holds every packet
-// back; a replica that does not replay still takes connections.
+// back; a replica that does not replay still takes connections. A failover kills
+// the primary for good, after its replica lagged for a while, and promotes that.
 const (
 	Kill     = "kill"
 	Pause    = "pause"
@@ -32,6 +33,7 @@ const (
 	Stall    = "stall"
 	Delay    = "delay"
 	NoReplay = "replay"
+	Takeover = "failover"
 )
 
 // target is what can break, and how often it is chosen.
@@ -52,6 +54,7 @@ const (
 	Primary = "primary"
 	Replica = "replica"
 	NATS    = "NATS"
+	Servers = "both servers"
 )
 
 // targets are all parts of a cluster of two publishers and two streamers.
@@ -63,6 +66,7 @@ var targets = []target{
 	{Primary, serverKinds, 4},
 	{Replica, []string{Kill, Pause, Restart, NoReplay, NoReplay}, 5},
 	{NATS, []string{Restart}, 4},
+	{Servers, []string{Takeover}, 2},
 	{PublishersToPrimary, wayKinds, 3}, {ReaderToPrimary, wayKinds, 1}, {ReaderToReplica, wayKinds, 1}, {StreamersToReplica, wayKinds, 3},
 	{ReplicaToPrimary, wayKinds, 4},
 	{PublishersToNATS, wayKinds, 4}, {StreamersToNATS, wayKinds, 4},
@@ -77,8 +81,9 @@ const (
 	atOnce            = 2
 )
 
-// Plan is the schedule of a seed. At most two faults overlap, on different parts;
-// all end by the end of the duration. only, when given, are the parts that break.
+// Plan is the schedule of a seed. At most two faults overlap, on different parts,
+// and none with a failover; all end by the end of the duration. only, when given,
+// are the parts that break.
 func Plan(seed uint64, duration time.Duration, only ...string) []Fault {
 	random := rand.New(rand.NewPCG(seed, 7))
 	chosen, total := targets, 0
@@ -116,7 +121,7 @@ func Plan(seed uint64, duration time.Duration, only ...string) []Fault {
 		}
 		t := chosen[i]
 		f := Fault{At: at, For: min(between(shortest, longest), duration-at), Target: t.name, Kind: t.kinds[random.IntN(len(t.kinds))]}
-		if open >= atOnce || busy[t.name] > at {
+		if open >= atOnce || busy[t.name] > at || busy[Servers] > at || t.name == Servers && open > 0 {
 			continue
 		}
 		busy[t.name] = f.At + f.For + gapShortest
@@ -142,6 +147,8 @@ func (c *Cluster) begin(ctx context.Context, f Fault) (heal func() error, err er
 		return func() error { proxy.Heal(); return nil }, nil
 	}
 	switch f.Target {
+	case Servers:
+		return none, c.takeOver(ctx, f.For)
 	case NATS:
 		c.NATS.Stop()
 		return c.NATS.Restart, nil
@@ -228,11 +235,20 @@ func (c *Cluster) Run(ctx context.Context, plan []Fault, told func(Fault)) error
 	return failure
 }
 
-// carryOut begins a fault, waits, and heals it, also when ctx ends.
+// carryOut begins a fault, waits, and heals it, also when ctx ends. A failover has
+// the cluster to itself, as what it takes depends on the machine: what is due
+// meanwhile happens later.
 func (c *Cluster) carryOut(ctx context.Context, f Fault) error {
+	if f.Kind == Takeover {
+		c.servers.Lock()
+		defer c.servers.Unlock()
+	} else {
+		c.servers.RLock()
+		defer c.servers.RUnlock()
+	}
 	healing := context.WithoutCancel(ctx)
 	heal, err := c.begin(healing, f)
-	if err == nil {
+	if err == nil && f.Kind != Takeover {
 		select {
 		case <-ctx.Done():
 		case <-time.After(f.For):

@@ -21,8 +21,9 @@ type Report struct {
 	Begun    time.Time
 	Plan     []fault.Fault
 	Counts   traffic.Counts
-	// Rows and Topics are those of the final table.
-	Rows, Topics int
+	// Rows and Topics are those of the final table, Lost the envelopes that clients
+	// saw and failovers lost.
+	Rows, Topics, Lost int
 	// Settled is how long after the last fault every stream had everything.
 	Settled    time.Duration
 	Violations []check.Violation
@@ -64,6 +65,8 @@ func (r *Report) Markdown(w io.Writer) error {
 		{"broken requests refused", r.Counts.Refused},
 		{"rows at the end", r.Rows},
 		{"topics at the end", r.Topics},
+		{"envelopes that failovers lost", r.Lost},
+		{"inboxes replayed, looked up and extended", r.Counts.Inboxes},
 		{"query pages compared", r.Counts.Pages},
 		{"streams opened", r.Counts.StreamsOpened},
 		{"envelopes delivered and compared", r.Counts.Delivered},

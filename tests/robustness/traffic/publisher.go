@@ -3,6 +3,7 @@ package traffic
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,8 +24,10 @@ type publisher struct {
 	random  *rand.Rand
 	kit     *testkit.Kit
 	groups  []testkit.Group
-	// member is the inbox of this client, once its registration is stored.
+	// member is the inbox of this client, once its registration is stored, and
+	// lineage the failovers before that.
 	member  *testkit.Client
+	lineage int64
 	updates int
 	epoch   uint64
 }
@@ -107,13 +110,17 @@ func (p *publisher) any() *backendv1.ClientEnvelope {
 	return p.message()
 }
 
-// identity registers an inbox or adds to it, one update at a time.
+// identity registers an inbox or adds to it, one update at a time. After a
+// failover, which may have lost the inbox, it registers another.
 func (p *publisher) identity(ctx context.Context) {
-	if p.member == nil || p.updates >= memberUpdates {
+	if p.member == nil || p.updates >= memberUpdates || p.lineage != p.traffic.failovers.Load() {
 		client := p.kit.Client()
 		now := time.Now()
-		if p.publish(ctx, []*backendv1.ClientEnvelope{client.Registration(now)}) {
+		p.lineage = p.traffic.failovers.Load()
+		registration := client.Registration(now)
+		if p.publish(ctx, []*backendv1.ClientEnvelope{registration}) {
 			p.member, p.updates = client, 0
+			p.traffic.inboxes.add(&inbox{client: client, registration: registration, wallets: []string{client.Wallet.Address()}})
 			p.traffic.topics.add(client.Topic())
 			p.traffic.topics.add(client.WelcomeTopic())
 			p.publish(ctx, []*backendv1.ClientEnvelope{client.KeyPackage(now)})
@@ -162,10 +169,18 @@ func (p *publisher) publish(ctx context.Context, request []*backendv1.ClientEnve
 			recorder.acknowledged(begun, contents, response)
 			return true
 		}
+		if status.Code(err) == codes.InvalidArgument && p.lineage != p.traffic.failovers.Load() && holdsUpdate(request) {
+			recorder.lost() // with the inbox, or what the update builds on
+			return false
+		}
 		recorder.failed("Publish", err)
 		sleep(ctx, attemptPause)
 	}
 	return false
+}
+
+func holdsUpdate(request []*backendv1.ClientEnvelope) bool {
+	return slices.ContainsFunc(request, func(e *backendv1.ClientEnvelope) bool { return e.GetIdentityUpdate() != nil })
 }
 
 // recent holds envelopes that were sent lately, by all publishers.

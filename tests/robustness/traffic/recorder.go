@@ -36,7 +36,7 @@ type Recorder struct {
 
 // Counts are figures of a run.
 type Counts struct {
-	Requests, Acknowledged, Envelopes, Refused, Pages, StreamsOpened, Delivered int
+	Requests, Acknowledged, Envelopes, Refused, Pages, StreamsOpened, Delivered, Inboxes int
 	// Codes counts failed calls by method and code.
 	Codes map[string]int
 	// LongestPause is the longest time between two acknowledged publishes, and
@@ -139,6 +139,13 @@ func (r *Recorder) newest(seen []check.Envelope) {
 	r.seen.Newest = append(r.seen.Newest, seen...)
 }
 
+func (r *Recorder) inbox(seen check.Inbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts.Inboxes++
+	r.seen.Inboxes = append(r.seen.Inboxes, seen)
+}
+
 func (r *Recorder) stream(s check.Stream) {
 	delivered := 0
 	for _, e := range s.Events {
@@ -151,6 +158,14 @@ func (r *Recorder) stream(s check.Stream) {
 	r.counts.StreamsOpened++
 	r.counts.Delivered += delivered
 	r.seen.Streams = append(r.seen.Streams, s)
+}
+
+// lost notes an identity update that is refused because a failover lost what it
+// builds on.
+func (r *Recorder) lost() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts.Codes["Publish without what a failover lost"]++
 }
 
 // surpriseLimit bounds what is kept of a flood.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,6 +29,8 @@ type Config struct {
 	// Groups are the topics that all publishers write to.
 	Groups                                     int
 	Publishers, Readers, Streams, StaticStream int
+	// Repeaters send identity updates, and then the same bytes again and again.
+	Repeaters int
 	// Pause is the mean time between two requests of a publisher.
 	Pause time.Duration
 	// Silence is how long a stream's client waits for any frame before it opens
@@ -44,7 +47,10 @@ type Traffic struct {
 	Recorder *Recorder
 	topics   *directory
 	sent     recent
-	conns    []*grpc.ClientConn
+	inboxes  inboxes
+	// failovers are those so far.
+	failovers atomic.Int64
+	conns     []*grpc.ClientConn
 
 	publishing, reading, streaming group
 	streams                        []*subscriber
@@ -83,6 +89,14 @@ func Start(ctx context.Context, config Config) (*Traffic, error) {
 		}
 		p := newPublisher(t, conn, config.Seed+uint64(i)+1, groups)
 		t.publishing.wait.Go(func() { p.run(publishing) })
+	}
+	for i := range config.Repeaters {
+		conn, err := t.dial()
+		if err != nil {
+			return nil, err
+		}
+		r := &repeater{newPublisher(t, conn, config.Seed+1000+uint64(i), groups)}
+		t.publishing.wait.Go(func() { r.run(publishing) })
 	}
 	for i := range config.Readers {
 		conn, err := t.dial()
@@ -123,6 +137,10 @@ func (t *Traffic) dial() (*grpc.ClientConn, error) {
 	t.conns = append(t.conns, conn)
 	return conn, nil
 }
+
+// FailedOver says that the primary is another server from now on, which may not
+// have what was stored last.
+func (t *Traffic) FailedOver() { t.failovers.Add(1) }
 
 // StopPublishing ends publishers, once their last requests were answered or given
 // up, and readers. Streams go on.
