@@ -29,6 +29,7 @@ var absent = []struct {
 	{regexp.MustCompile(`(?i)\bdesign,?\s+section\b`), "link to docs/design.md with an anchor"},
 	{regexp.MustCompile(`(?i)\bthe\s+reference,\s+section\b`), "link to docs/validation.md"},
 	{regexp.MustCompile(`\b(backend-api\.txt|contract-notes\.md|identity-admission\.md|faults\.md)`), "link to a page of docs"},
+	{regexp.MustCompile(`\([A-H]\d{1,2}\)`), "say what went wrong; its number means nothing here"},
 	{regexp.MustCompile(`(?i)\bsections?\s+\d+(\.\d+)*\b`), "sections have names here; numbers are for RFCs"},
 }
 

@@ -107,6 +107,7 @@ func TestACitationLeadsSomewhere(t *testing.T) {
 		"a page that is not there":       {"a.go", "// See docs/design.md.", "no such page"},
 		"a paper":                        {"a.go", "// As the\n// specification says.", `a.go:1: "the specification"`},
 		"a section of a paper":           {"b.proto", "// One (section 4).", `"section 4"`},
+		"a number of a list of faults":   {"a.go", "// It is refused (B12).", `"(B12)"`},
 		"a section of a standard":        {"a.go", "// A vector (RFC 9420,\n// section 2.1).", ""},
 		"a link":                         {"docs/b.md", "[a](page.md#here)", ""},
 		"a link within a page":           {"docs/b.md", "# One two\n[a](#one-two)", ""},
