@@ -214,6 +214,9 @@ func (r *Role) judge(err error, trailer metadata.MD) error {
 		if pushback := trailer.Get(rpc.Pushback); len(pushback) == 0 || pushback[0] != rpc.PushbackNever {
 			return nil
 		}
+		if cause := trailer.Get(rpc.Cause); len(cause) > 0 && cause[0] == rpc.CauseCaller {
+			return rpc.OfCaller(err)
+		}
 	case codes.ResourceExhausted:
 		if strings.Contains(failure.Message(), "received message larger than max") {
 			return fault.Errorf(fault.TooLong, "the response is longer than the %d bytes allowed; ask for less", r.maxResponseBytes)
