@@ -223,7 +223,7 @@ func (m *arriving) inflate(from mem.BufferSlice, small *room) (data mem.BufferSl
 		return nil, large, fault.Errorf(fault.Unimplemented, "the message is compressed in a way that the server does not know, expected gzip")
 	}
 	source := from.Reader()
-	defer source.Close()
+	defer func() { _ = source.Close() }() // never fails
 	inflated, err := compressor.Decompress(source)
 	for length := 0; err == nil; {
 		if err = large.grow(m.ctx, pieceBytes); err != nil {

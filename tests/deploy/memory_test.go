@@ -45,12 +45,12 @@ var formula = map[string]memory{
 		{"XMTP_STREAM_BUDGET_BYTES", budgeted},
 		{"XMTP_STREAM_REGISTRATION_BYTES", 1}, // counted generously already
 	}},
-	"gateway": {base: 256 * mebibyte, variables: []share{
-		{"XMTP_GATEWAY_BODY_BUDGET_BYTES", budgeted},
-		{"XMTP_GATEWAY_ANSWER_BUDGET_BYTES", budgeted},
-		{"XMTP_GATEWAY_MAX_CONNECTIONS", 25_000},
-		{"XMTP_GATEWAY_MAX_CALLS", 25_000},
-		{"XMTP_GATEWAY_MAX_STREAMS", 20_000},
+	"gateway": {base: 64 * mebibyte, variables: []share{ // measured, see docs/gateway.md
+		{"XMTP_GATEWAY_BODY_BUDGET_BYTES", 1},
+		{"XMTP_GATEWAY_ANSWER_BUDGET_BYTES", 1},
+		{"XMTP_GATEWAY_MAX_CONNECTIONS", 32_000},
+		{"XMTP_GATEWAY_MAX_STREAMS", 30_000},
+		{"XMTP_GATEWAY_MAX_CALLS", 280 << 10},
 	}},
 }
 

@@ -30,10 +30,10 @@ type Config struct {
 	// Hold is how long a call waits for a ready instance, repeats included.
 	Hold time.Duration `env:"GATEWAY_HOLD" envDefault:"10s"`
 	// BodyBudgetBytes bounds the request bodies that arrive or are held.
-	BodyBudgetBytes int64 `env:"GATEWAY_BODY_BUDGET_BYTES" envDefault:"402653184"`
+	BodyBudgetBytes int64 `env:"GATEWAY_BODY_BUDGET_BYTES" envDefault:"268435456"`
 	// AnswerBudgetBytes bounds the answers on their way to clients, until they have
 	// taken them.
-	AnswerBudgetBytes int64 `env:"GATEWAY_ANSWER_BUDGET_BYTES" envDefault:"402653184"`
+	AnswerBudgetBytes int64 `env:"GATEWAY_ANSWER_BUDGET_BYTES" envDefault:"268435456"`
 }
 
 // shareOf is the part of a budget that one connection may have: one in shareOf.
