@@ -13,7 +13,11 @@ import (
 // Frame is one message as raw bytes. Roles receive frames and decode them in
 // their handlers, since grpc-go would answer an undecodable message with
 // INTERNAL; the gateway forwards them without decoding.
-type Frame struct{ Data mem.BufferSlice }
+type Frame struct {
+	Data mem.BufferSlice
+
+	owed *owed // of an Answer
+}
 
 // FrameOf wraps encoded bytes, which must not change afterwards.
 func FrameOf(encoded []byte) *Frame {

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
@@ -27,6 +29,10 @@ type Config struct {
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"10s"`
 	// StopTimeout bounds what remains to be done after the drain.
 	StopTimeout time.Duration `env:"STOP_TIMEOUT" envDefault:"5s"`
+	// AnswerTimeout is how long the answer of a role's unary call may stand still
+	// before its call is ended, or a connection that takes no answers is closed. 0
+	// means a minute.
+	AnswerTimeout time.Duration `env:"ANSWER_TIMEOUT" envDefault:"60s"`
 }
 
 // Validate names each variable that is out of range.
@@ -37,6 +43,9 @@ func (c Config) Validate() error {
 	}
 	if c.StopTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("XMTP_STOP_TIMEOUT is %v, expected more than 0s", c.StopTimeout))
+	}
+	if c.AnswerTimeout < 0 {
+		errs = append(errs, fmt.Errorf("XMTP_ANSWER_TIMEOUT is %v, expected at least 0s", c.AnswerTimeout))
 	}
 	return errors.Join(errs...)
 }
@@ -86,7 +95,11 @@ type Server struct {
 	names    []string
 	draining atomic.Bool
 	maxBytes int
+	public   bool
 	ready    func(int64) // reports whether it serves
+	metrics  *telemetry.Metrics
+	// responses counts the answers of a role; nil when nobody does.
+	responses *budget.Budget
 	// streams is cancelled when the drain begins: long streams end at once.
 	streams    context.Context
 	endStreams context.CancelCauseFunc
@@ -101,6 +114,9 @@ type ServerDeps struct {
 	MaxRequestBytes int
 	// Public is for the gateway's server, whose callers are clients.
 	Public bool
+	// Responses, which may be nil, counts the bytes of unary answers from the end of
+	// their handler until they have left, and those of an Answer from before.
+	Responses *budget.Budget
 	// Unknown answers the calls of methods that are not registered; without it
 	// they get grpc-go's UNIMPLEMENTED. Its error becomes the status.
 	Unknown func(fullMethod string) error
@@ -118,7 +134,8 @@ var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 // NewServer prepares a server; nothing listens yet. Health is NOT_SERVING until
 // SetServing.
 func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
-	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes}
+	config.AnswerTimeout = cmp.Or(config.AnswerTimeout, time.Minute)
+	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, public: deps.Public, metrics: deps.Metrics, responses: deps.Responses}
 	s.ready = func(is int64) { deps.Metrics.Ready.Record(context.Background(), is) }
 	s.streams, s.endStreams = context.WithCancelCause(context.Background())
 	chain := Chain(deps.Logger, deps.Metrics)
@@ -205,9 +222,8 @@ func chained(chain []grpc.StreamServerInterceptor, info *grpc.StreamServerInfo, 
 
 func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error), answered func()) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error {
-		if answered != nil {
-			defer answered()
-		}
+		sent := once(answered)
+		defer sent()
 		if s.draining.Load() {
 			return errDraining
 		}
@@ -219,7 +235,20 @@ func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error), ans
 		if err != nil {
 			return err
 		}
-		return stream.SendMsg(response)
+		if s.public { // whose answers are counted above
+			return stream.SendMsg(response)
+		}
+		return s.send(stream, response, sent)
+	}
+}
+
+// once runs do, which may be nil, the first time only. It is for one goroutine.
+func once(do func()) func() {
+	return func() {
+		if do != nil {
+			do()
+			do = nil
+		}
 	}
 }
 
@@ -324,9 +353,12 @@ func (s *Server) ClientStreams() map[string]bool {
 // calls and open streams UNAVAILABLE at once, unary calls within DrainTimeout.
 // It returns when no handler runs any more, or with an error when one is still
 // running StopTimeout after that.
-func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+func (s *Server) Serve(ctx context.Context, accepted net.Listener) error {
 	served := make(chan error, 1)
-	go func() { served <- s.grpc.Serve(listener) }()
+	if !s.public {
+		accepted = owingListener{accepted, s}
+	}
+	go func() { served <- s.grpc.Serve(accepted) }()
 	select {
 	case err := <-served:
 		s.drain()

@@ -42,10 +42,14 @@ const maxRequestBytes = 1000
 
 func serve(t *testing.T, config rpc.Config, methods ...rpc.Method) *running {
 	t.Helper()
+	return serveWith(t, config, rpc.ServerDeps{Metrics: telemetry.Discard()}, methods...)
+}
+
+func serveWith(t *testing.T, config rpc.Config, deps rpc.ServerDeps, methods ...rpc.Method) *running {
+	t.Helper()
 	r := &running{log: logtest.New()}
-	r.Server = rpc.NewServer(config, rpc.ServerDeps{
-		Metrics: telemetry.Discard(), Logger: r.log.Logger, MaxRequestBytes: maxRequestBytes,
-	}, rpc.Service{Name: "test.Service", Methods: methods})
+	deps.Logger, deps.MaxRequestBytes = r.log.Logger, maxRequestBytes
+	r.Server = rpc.NewServer(config, deps, rpc.Service{Name: "test.Service", Methods: methods})
 	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	r.address = listener.Addr().String()

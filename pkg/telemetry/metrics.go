@@ -34,6 +34,8 @@ type Metrics struct {
 	RPCInFlight metric.Int64UpDownCounter
 	Ready       metric.Int64Gauge
 
+	AnswersNotTaken metric.Int64Counter
+
 	PublishEnvelopes  metric.Int64Counter
 	PublishRejections metric.Int64Counter
 	PublishGroupSize  metric.Int64Histogram
@@ -113,6 +115,10 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	m.budgetTotal = b.observableGauge("xmtp_budget_total_bytes", "The most bytes that it holds for that, as its configuration says.", budget)
 	_, err := b.meter.RegisterCallback(m.observeBudgets, m.budgetUsed, m.budgetTotal)
 	b.errs = append(b.errs, err)
+
+	b.in(Publisher, Reader, Streamer)
+	m.AnswersNotTaken = b.counter("xmtp_answers_not_taken", "Times that an answer was not taken by the caller within XMTP_ANSWER_TIMEOUT.",
+		label("ended", "what was ended for it: one call, or a connection on which nothing was taken", "call", "connection"))
 
 	b.in(Publisher)
 	m.PublishEnvelopes = b.counter("xmtp_publish_envelopes", "Envelopes of publish requests, by what became of them.",
