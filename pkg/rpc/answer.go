@@ -19,19 +19,28 @@ const (
 	largestPiece = 256 << 10
 )
 
+// Rooms is where answers get room for their bytes, from before they are fetched until
+// they have left.
+type Rooms struct {
+	Budget *budget.Budget
+	// Patience is how long an answer waits for room.
+	Patience time.Duration
+}
+
+// Answer begins an answer that has taken nothing yet.
+func (r Rooms) Answer() *Answer { return &Answer{owed: newOwed(r.Budget), patience: r.Patience} }
+
 // Answer is an answer that is put together within a budget: room for it is taken
 // before its parts are fetched, and given back as they leave the process. It is
 // either made a frame or dropped. It is not safe for concurrent use.
 type Answer struct {
 	owed     *owed
+	patience time.Duration
 	pieces   []*[]byte
 	length   int
 	room     int // in the last piece
 	expected int // bytes that are still to come, as far as known
 }
-
-// NewAnswer begins an answer that has taken nothing yet.
-func NewAnswer(b *budget.Budget) *Answer { return &Answer{owed: newOwed(b)} }
 
 // TryTake takes room in bytes, if nobody has to wait for it. It reports whether it
 // did. Room that was taken before is given back first.
@@ -44,12 +53,12 @@ func (a *Answer) TryTake(bytes int64) bool {
 	return true
 }
 
-// Take is TryTake, and waits for the room until ctx ends, or for the given time;
-// then it is Unavailable. Room that was taken before is given back first: whoever
+// Take is TryTake, and waits for the room until ctx ends, or as long as the answer has
+// patience; then it is Unavailable. Room that was taken before is given back first: whoever
 // waits holds nothing that others wait for.
-func (a *Answer) Take(ctx context.Context, bytes int64, patience time.Duration) error {
+func (a *Answer) Take(ctx context.Context, bytes int64) error {
 	a.owed.charge(0)
-	waiting, cancel := context.WithTimeout(ctx, patience)
+	waiting, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	err := a.owed.holder.Take(waiting, bytes)
 	switch {
@@ -61,7 +70,7 @@ func (a *Answer) Take(ctx context.Context, bytes int64, patience time.Duration) 
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return fault.Errorf(fault.Unavailable, "the server is busy with long answers, there was no room for this one within %v", patience)
+	return fault.Errorf(fault.Unavailable, "the server is busy with long answers, there was no room for this one within %v", a.patience)
 }
 
 // Len is how many bytes were written.

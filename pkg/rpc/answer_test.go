@@ -1,19 +1,13 @@
 package rpc_test
 
 import (
-	"bytes"
 	"context"
-	"io"
-	"net"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -21,6 +15,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc/rpctest"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 )
 
@@ -44,8 +39,8 @@ func serveAnswers(t *testing.T, timeout time.Duration) *answering {
 			return rpc.FrameOf(make([]byte, count(request))), nil
 		}},
 		{Name: "Counted", Unary: func(ctx context.Context, request []byte) (*rpc.Frame, error) {
-			answer := rpc.NewAnswer(a.budget)
-			if err := answer.Take(ctx, 8*mib, soon); err != nil {
+			answer := rpc.Rooms{Budget: a.budget, Patience: soon}.Answer()
+			if err := answer.Take(ctx, 8*mib); err != nil {
 				return nil, err
 			}
 			content := make([]byte, count(request))
@@ -72,54 +67,6 @@ func sized(n int) []byte { return []byte{byte(n >> 16), byte(n >> 8), byte(n)} }
 func (a *answering) awaitUsed(t *testing.T, used int64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return a.budget.Used() == used }, soon, time.Millisecond, "%d bytes are owed, expected %d", a.budget.Used(), used)
-}
-
-// mute is an HTTP/2 client that gives no window and takes nothing.
-type mute struct {
-	t      *testing.T
-	conn   net.Conn
-	framer *http2.Framer
-	next   uint32
-	codec  bytes.Buffer
-	heads  *hpack.Encoder
-}
-
-func connectMute(t *testing.T, address string) *mute {
-	t.Helper()
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
-	m := &mute{t: t, conn: conn, framer: http2.NewFramer(conn, conn), next: 1}
-	m.heads = hpack.NewEncoder(&m.codec)
-	_, err = io.WriteString(conn, http2.ClientPreface)
-	require.NoError(t, err)
-	require.NoError(t, m.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
-	return m
-}
-
-// call asks and returns the number of the stream.
-func (m *mute) call(method string, request []byte) uint32 {
-	m.t.Helper()
-	m.codec.Reset()
-	for _, field := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", "/test.Service/" + method}, {":authority", "x"},
-		{"content-type", "application/grpc"}, {"te", "trailers"},
-	} {
-		require.NoError(m.t, m.heads.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}))
-	}
-	stream := m.next
-	m.next += 2
-	require.NoError(m.t, m.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: m.codec.Bytes(), EndHeaders: true}))
-	require.NoError(m.t, m.framer.WriteData(stream, true, append([]byte{0, 0, 0, 0, byte(len(request))}, request...)))
-	return stream
-}
-
-// awaitEnd reads until the server closes the connection.
-func (m *mute) awaitEnd() {
-	m.t.Helper()
-	require.NoError(m.t, m.conn.SetReadDeadline(time.Now().Add(soon)))
-	_, err := io.Copy(io.Discard, m.conn)
-	require.NotErrorIs(m.t, err, os.ErrDeadlineExceeded, "the connection is open") // a reset is an end, too
 }
 
 var answerSizes = []int{0, 1, 2047, 2048, 2049, 64 << 10, 64<<10 + 1, 256<<10 + 1, 3 * mib}
@@ -157,11 +104,11 @@ func TestAConnectionThatTakesNothingIsClosed(t *testing.T) {
 	for _, method := range []string{"Plain", "Counted"} {
 		for _, size := range answerSizes[1:] {
 			a := serveAnswers(t, 100*time.Millisecond)
-			m := connectMute(t, a.address)
+			m := rpctest.Connect(t, a.address)
 			for range 5 {
-				m.call(method, sized(size))
+				m.Call("/test.Service/"+method, sized(size))
 			}
-			m.awaitEnd()
+			m.AwaitEnd()
 			a.awaitUsed(t, 0)
 			require.EqualValues(t, 1, a.ended("connection"))
 			require.NoError(t, a.stop())
@@ -210,22 +157,22 @@ func TestACallWhoseAnswerStandsStillIsEnded(t *testing.T) {
 func TestAnAnswerOfAnEndedCallIsGivenBack(t *testing.T) {
 	a := serveAnswers(t, time.Hour)
 	t.Run("reset", func(t *testing.T) {
-		m := connectMute(t, a.address)
+		m := rpctest.Connect(t, a.address)
 		for _, size := range answerSizes[1:] {
-			stream := m.call("Counted", sized(size))
+			stream := m.Call("/test.Service/Counted", sized(size))
 			require.Eventually(t, func() bool { return a.budget.Used() > 0 }, soon, time.Millisecond)
-			require.NoError(t, m.framer.WriteRSTStream(stream, http2.ErrCodeCancel))
+			m.Reset(stream)
 			a.awaitUsed(t, 0)
 		}
 	})
 	t.Run("connection ends", func(t *testing.T) {
-		m := connectMute(t, a.address)
+		m := rpctest.Connect(t, a.address)
 		for _, size := range answerSizes[1:] {
-			m.call("Counted", sized(size))
-			m.call("Plain", sized(size))
+			m.Call("/test.Service/Counted", sized(size))
+			m.Call("/test.Service/Plain", sized(size))
 		}
 		require.Eventually(t, func() bool { return a.budget.Used() > 6*mib }, soon, time.Millisecond)
-		require.NoError(t, m.conn.Close())
+		require.NoError(t, m.Conn.Close())
 		a.awaitUsed(t, 0)
 	})
 	t.Run("deadline", func(t *testing.T) {
@@ -246,22 +193,21 @@ func TestAnAnswerOfAnEndedCallIsGivenBack(t *testing.T) {
 // As it leaves, a long answer gives back what has left.
 func TestALongAnswerIsGivenBackInPieces(t *testing.T) {
 	a := serveAnswers(t, time.Hour)
-	m := connectMute(t, a.address)
-	stream := m.call("Counted", sized(4*mib))
+	m := rpctest.Connect(t, a.address)
+	stream := m.Call("/test.Service/Counted", sized(4*mib))
 	a.awaitUsed(t, 4*mib)
-	require.NoError(t, m.framer.WriteWindowUpdate(0, 4*mib))
-	require.NoError(t, m.framer.WriteWindowUpdate(stream, 5+3*mib))
-	go func() { _, _ = io.Copy(io.Discard, m.conn) }()
+	m.Allow(stream, 5+3*mib)
+	m.Discard()
 	a.awaitUsed(t, mib)
 }
 
 // A reset that overtakes its answer, again and again: nothing is owed in the end.
 func TestResetsOfAllMomentsGiveAllBack(t *testing.T) {
 	a := serveAnswers(t, 500*time.Millisecond)
-	m := connectMute(t, a.address)
-	go func() { _, _ = io.Copy(io.Discard, m.conn) }()
+	m := rpctest.Connect(t, a.address)
+	m.Discard()
 	for range 2000 {
-		require.NoError(t, m.framer.WriteRSTStream(m.call("Counted", sized(100<<10)), http2.ErrCodeCancel))
+		m.Reset(m.Call("/test.Service/Counted", sized(100<<10)))
 	}
 	a.awaitUsed(t, 0)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
@@ -12,6 +13,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/pkg/wallet"
 	"github.com/xmtp-selfhosted/backend/services/reader/internal/database"
+	"github.com/xmtp-selfhosted/backend/services/reader/internal/query"
 )
 
 // Config is everything that a reader is told at its start.
@@ -28,6 +30,9 @@ type Config struct {
 	// SCWConcurrency is how many signatures of one request are verified at a
 	// time.
 	SCWConcurrency int `env:"SCW_CONCURRENCY" envDefault:"8"`
+	// ResponseBytes bounds the responses that are being read, put together or not
+	// taken yet. Those beyond it wait.
+	ResponseBytes int64 `env:"READER_RESPONSE_BYTES" envDefault:"402653184"`
 
 	Limits   limit.Config
 	RPC      rpc.Config
@@ -51,5 +56,10 @@ func (c Config) Validate() error {
 	if c.SCWConcurrency < 1 {
 		errs = append(errs, fmt.Errorf("XMTP_SCW_CONCURRENCY is %d, expected at least 1", c.SCWConcurrency))
 	}
+	if longest, share := query.Room(int(c.Limits.MaxResponseBytes), c.Limits), c.responses().Share(); share < longest {
+		errs = append(errs, fmt.Errorf("XMTP_READER_RESPONSE_BYTES is %d, of which one response can have %d, expected at least %d for XMTP_MAX_RESPONSE_BYTES", c.ResponseBytes, share, longest))
+	}
 	return errors.Join(errs...)
 }
+
+func (c Config) responses() *budget.Budget { return budget.New(c.ResponseBytes, 0) }

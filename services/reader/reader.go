@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
@@ -39,6 +40,8 @@ type Reader struct {
 	primary  *database.Set
 	replica  *database.Set // primary when there is no replica
 	verifier *wallet.Verifier
+	// responses holds what is read until it has been taken.
+	responses *budget.Budget
 
 	// health is held while the role's health is found and set.
 	health sync.Mutex
@@ -63,11 +66,15 @@ func New(cfg Config, deps Deps) (*Reader, error) {
 	if err := r.openDatabases(cfg); err != nil {
 		return nil, err
 	}
+	r.responses = cfg.responses()
+	deps.Metrics.ObserveBudget("responses", r.responses)
+	rooms := rpc.Rooms{Budget: r.responses, Patience: cfg.RPC.AnswerTimeout}
 	r.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
 		Metrics: deps.Metrics, Logger: deps.Logger,
 		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
+		Responses:       r.responses,
 		Options:         []grpc.ServerOption{rpc.KeptHandlers()},
-	}, query.New(cfg.Limits, r.primary, r.replica).Service(), identity.New(cfg.Limits, r.replica, r.verifier, cfg.SCWConcurrency).Service())
+	}, query.New(cfg.Limits, rooms, r.primary, r.replica).Service(), identity.New(cfg.Limits, rooms, r.replica, r.verifier, cfg.SCWConcurrency).Service())
 	return r, nil
 }
 

@@ -28,6 +28,7 @@ type Verifier interface {
 // Handler answers the calls of IdentityService.
 type Handler struct {
 	limits      limit.Config
+	rooms       rpc.Rooms
 	replica     Database
 	verifier    Verifier
 	concurrency int
@@ -35,8 +36,8 @@ type Handler struct {
 
 // New returns a handler. It verifies at most concurrency signatures of one
 // request at a time.
-func New(limits limit.Config, replica Database, verifier Verifier, concurrency int) *Handler {
-	return &Handler{limits: limits, replica: replica, verifier: verifier, concurrency: concurrency}
+func New(limits limit.Config, rooms rpc.Rooms, replica Database, verifier Verifier, concurrency int) *Handler {
+	return &Handler{limits: limits, rooms: rooms, replica: replica, verifier: verifier, concurrency: concurrency}
 }
 
 // Service describes the methods to a server.

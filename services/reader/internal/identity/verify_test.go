@@ -13,6 +13,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/wallet"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 	"github.com/xmtp-selfhosted/backend/services/reader/internal/identity"
@@ -78,7 +79,7 @@ func ask(t *testing.T, v identity.Verifier, asked signatures) ([]*backendv1.Veri
 	t.Helper()
 	request, err := proto.Marshal(&backendv1.VerifySmartContractWalletSignaturesRequest{Signatures: asked})
 	require.NoError(t, err)
-	frame, err := identity.New(limit.Default(), nil, v, concurrency).Verify(t.Context(), request)
+	frame, err := identity.New(limit.Default(), rpc.Rooms{}, nil, v, concurrency).Verify(t.Context(), request)
 	if err != nil {
 		return nil, err
 	}
