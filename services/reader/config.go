@@ -27,6 +27,9 @@ type Config struct {
 	// comma-separated list, each naming one server instance. Without any, the
 	// primary does.
 	ReplicaURL []config.Secret `env:"REPLICA_URL"`
+	// PrimaryFallback is how many reads at a time may go to the primary instead while
+	// none of ReplicaURL can be reached. With 0 they fail.
+	PrimaryFallback int `env:"READER_PRIMARY_FALLBACK" envDefault:"8"`
 	// SCWConcurrency is how many signatures of one request are verified at a
 	// time.
 	SCWConcurrency int `env:"SCW_CONCURRENCY" envDefault:"8"`
@@ -52,6 +55,9 @@ func (c Config) Validate() error {
 	errs = append(errs, c.PrimaryURL.CheckURL("PRIMARY_URL", "postgres", "postgresql"))
 	for _, url := range c.ReplicaURL {
 		errs = append(errs, url.CheckURL("REPLICA_URL", "postgres", "postgresql"))
+	}
+	if c.PrimaryFallback < 0 {
+		errs = append(errs, fmt.Errorf("XMTP_READER_PRIMARY_FALLBACK is %d, expected at least 0", c.PrimaryFallback))
 	}
 	if c.SCWConcurrency < 1 {
 		errs = append(errs, fmt.Errorf("XMTP_SCW_CONCURRENCY is %d, expected at least 1", c.SCWConcurrency))

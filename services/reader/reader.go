@@ -1,6 +1,6 @@
 // Package reader is the role that answers reads: queries from the primary,
-// newest envelopes and inbox lookups from a replica, wallet signatures from a
-// chain. It keeps no state, so that any number of readers can run side by side.
+// newest envelopes and inbox lookups from a replica, or a few of them from the
+// primary while no replica is up, wallet signatures from a chain. It keeps no state, so that any number of readers can run side by side.
 package reader
 
 import (
@@ -66,6 +66,10 @@ func New(cfg Config, deps Deps) (*Reader, error) {
 	if err := r.openDatabases(cfg); err != nil {
 		return nil, err
 	}
+	replica := query.Database(r.replica)
+	if r.replica != r.primary && cfg.PrimaryFallback > 0 {
+		replica = database.NewFallback(r.replica, r.primary, cfg.PrimaryFallback, cfg.Pool.AcquireTimeout)
+	}
 	r.responses = cfg.responses()
 	deps.Metrics.ObserveBudget("responses", r.responses)
 	rooms := rpc.Rooms{Budget: r.responses, Patience: cfg.RPC.AnswerTimeout}
@@ -74,7 +78,7 @@ func New(cfg Config, deps Deps) (*Reader, error) {
 		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
 		Responses:       r.responses,
 		Options:         []grpc.ServerOption{rpc.KeptHandlers()},
-	}, query.New(cfg.Limits, rooms, r.primary, r.replica).Service(), identity.New(cfg.Limits, rooms, r.replica, r.verifier, cfg.SCWConcurrency).Service())
+	}, query.New(cfg.Limits, rooms, r.primary, replica).Service(), identity.New(cfg.Limits, rooms, replica, r.verifier, cfg.SCWConcurrency).Service())
 	return r, nil
 }
 
