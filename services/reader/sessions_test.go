@@ -56,11 +56,18 @@ func (l *reading) awaitMore(t *testing.T, answers int64) {
 	eventually(t, "more answers", func() bool { return l.answered.Load() > before+answers })
 }
 
-// replicaReads are the reads of a replica, on a topic with an envelope.
-func (r role) replicaReads(t *testing.T, conn *pgx.Conn) []func() error {
+// seeded migrates a database and stores what replicaReads reads.
+func seeded(t *testing.T, primary *pglocal.Server) {
 	t.Helper()
+	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))
+	conn := connect(t, primary.URL("postgres"))
 	put(t, conn, group(1), message(1, 100))
 	associate(t, conn, 1, address, 1, 10, 0)
+}
+
+// replicaReads are the reads of a replica.
+func (r role) replicaReads(t *testing.T) []func() error {
+	t.Helper()
 	return []func() error{
 		func() error { _, err := r.newest(t.Context(), group(1)); return err },
 		func() error { _, err := r.GetInboxIds(t.Context(), lookup()); return err },
@@ -71,14 +78,13 @@ func (r role) replicaReads(t *testing.T, conn *pgx.Conn) []func() error {
 // so does the question whether the server is up.
 func TestEndedSessionsCostNoRead(t *testing.T) {
 	primary, replica := pgtest.OwnCluster(t, fast)
-	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))
+	seeded(t, primary)
+	pgtest.WaitReplayed(t, primary, replica)
 	cfg := configuration(t, primary.URL("postgres"), replica.URL("postgres"))
 	cfg.PrimaryFallback = 0
 	r := start(t, cfg)
-	reads := r.replicaReads(t, connect(t, primary.URL("postgres")))
-	pgtest.WaitReplayed(t, primary, replica)
 	r.awaitServing(t, true)
-	reads = append(reads, func() error {
+	reads := append(r.replicaReads(t), func() error {
 		_, err := r.Query(t.Context(), &backendv1.QueryRequest{Queries: queries(2)})
 		return err
 	})
@@ -100,11 +106,10 @@ func TestEndedSessionsCostNoRead(t *testing.T) {
 // back.
 func TestThePrimaryServesWhileNoReplicaIsUp(t *testing.T) {
 	primary, replica := pgtest.OwnCluster(t, fast)
-	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))
-	conn := connect(t, primary.URL("postgres"))
+	seeded(t, primary)
 	require.NoError(t, replica.Stop(pglocal.Fast))
 	r := start(t, configuration(t, primary.URL("postgres"), replica.URL("postgres")))
-	reads := r.replicaReads(t, conn)
+	reads := r.replicaReads(t)
 	for _, read := range reads {
 		require.NoError(t, read(), "before the first probe")
 	}
