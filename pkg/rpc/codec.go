@@ -15,8 +15,29 @@ import (
 // INTERNAL; the gateway forwards them without decoding.
 type Frame struct {
 	Data mem.BufferSlice
-
+	held releaser
 	owed *owed // of an Answer
+}
+
+// releaser is what a message holds beside its bytes, such as a part of a budget.
+type releaser interface{ release() }
+
+type releaseFunc func()
+
+func (f releaseFunc) release() { f() }
+
+// Hold lets release run, once, when the frame is taken or freed, or by Release.
+func (f *Frame) Hold(release func()) { f.held = releaseFunc(release) }
+
+// IsHeld reports whether something is released with the frame.
+func (f *Frame) IsHeld() bool { return f.held != nil }
+
+// Release is for a frame whose bytes are not its owner's any more, as after sending.
+func (f *Frame) Release() {
+	if f.held != nil {
+		f.held.release()
+		f.held = nil
+	}
 }
 
 // FrameOf wraps encoded bytes, which must not change afterwards.
@@ -27,8 +48,7 @@ func FrameOf(encoded []byte) *Frame {
 // Take returns the bytes of a received frame and releases it.
 func (f *Frame) Take() []byte {
 	taken := f.Data.Materialize()
-	f.Data.Free()
-	f.Data = nil
+	f.Free()
 	return taken
 }
 
@@ -36,6 +56,7 @@ func (f *Frame) Take() []byte {
 func (f *Frame) Free() {
 	f.Data.Free()
 	f.Data = nil
+	f.Release()
 }
 
 // Shared is a frame that can be sent more than once: sending does not give it

@@ -6,6 +6,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
 )
 
 // healthServer is grpc-go's, except that its watchers end when the server
@@ -28,6 +31,40 @@ func (s healthServer) Watch(request *healthv1.HealthCheckRequest, stream grpc.Se
 		return err
 	}
 	return errDraining
+}
+
+// publicHealth serves health by messages that arrive as all of a client's do.
+func publicHealth(server healthServer) Service {
+	return Service{Name: healthv1.Health_ServiceDesc.ServiceName, Methods: []Method{
+		{Name: "Check", Unary: decoded(server.Check)},
+		{Name: "List", Unary: decoded(server.List)},
+		{Name: "Watch", Stream: func(stream grpc.ServerStream) error {
+			request := &healthv1.HealthCheckRequest{}
+			if err := stream.RecvMsg(request); err != nil {
+				return err
+			}
+			return server.Watch(request, &grpc.GenericServerStream[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]{ServerStream: stream})
+		}},
+	}}
+}
+
+// decoded is a handler of bytes.
+func decoded[Request any, PRequest interface {
+	*Request
+	proto.Message
+}, Response proto.Message](answer func(context.Context, PRequest) (Response, error)) func(context.Context, []byte) (*Frame, error) {
+	return func(ctx context.Context, encoded []byte) (*Frame, error) {
+		request := PRequest(new(Request))
+		if err := proto.Unmarshal(encoded, request); err != nil {
+			return nil, fault.Invalidf(fault.NoReason, "the request is not a protobuf message")
+		}
+		response, err := answer(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		answered, err := proto.Marshal(response)
+		return FrameOf(answered), err
+	}
 }
 
 type watchStream struct {

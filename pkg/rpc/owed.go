@@ -28,12 +28,8 @@ import (
 // A long answer keeps its handler until it has left. That leaves grpc-go's timer for
 // the call's deadline alive, which ends the stream, and gives the call the status
 // that it deserves. A short one does not: the wait would cost a write of its own for
-// the trailers of every call. It fits into the first window of a stream, so that it
-// stands still only when the whole connection does.
-
-// shortAnswer is the longest answer that fits into the window with which HTTP/2
-// begins a stream.
-const shortAnswer = 64 << 10
+// the trailers of every call. It fits into the window with which HTTP/2 begins a
+// stream, so that it stands still only when the whole connection does.
 
 // endGrace is how long grpc-go may take to drop an answer whose stream was reset.
 const endGrace = time.Second
@@ -132,13 +128,13 @@ func (o *owed) unlessLeft(after time.Duration, do func()) {
 }
 
 // on makes the answer one of a connection's.
-func (o *owed) on(c *conn) {
+func (o *owed) on(c *conn, short bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.over {
 		return
 	}
-	if c.owe(o, o.bytes <= shortAnswer) {
+	if c.owe(o, short) {
 		o.conn = c
 	} else {
 		o.settle() // the connection has ended
@@ -203,11 +199,10 @@ func (s *Server) send(stream grpc.ServerStream, response *Frame, sent func()) er
 	if o == nil {
 		o = s.owe(response)
 	}
-	c := connOf(ctx)
+	c, short := connOf(ctx), response.Data.Len() <= shortAnswer
 	if c != nil {
-		o.on(c)
+		o.on(c, short)
 	}
-	length := response.Data.Len()
 	err := stream.SendMsg(response)
 	sent()
 	switch {
@@ -216,7 +211,7 @@ func (s *Server) send(stream grpc.ServerStream, response *Frame, sent func()) er
 	case ctx.Err() != nil: // it may have been queued after its stream's end
 		o.unlessLeft(s.config.AnswerTimeout, o.giveUp)
 		return ctx.Err()
-	case length <= shortAnswer || c == nil:
+	case short || c == nil:
 		return nil
 	}
 	return s.await(stream, o, c)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
@@ -112,8 +114,8 @@ type ServerDeps struct {
 	// MaxRequestBytes is the longest message accepted on the wire; a longer one
 	// is OUT_OF_RANGE.
 	MaxRequestBytes int
-	// Public is for the gateway's server, whose callers are clients.
-	Public bool
+	// Public is for the gateway's server, whose callers are clients; nil for roles.
+	Public *Public
 	// Responses, which may be nil, counts the bytes of unary answers from the end of
 	// their handler until they have left, and those of an Answer from before.
 	Responses *budget.Budget
@@ -122,6 +124,21 @@ type ServerDeps struct {
 	Unknown func(fullMethod string) error
 	// Options are further server options, such as a stats handler.
 	Options []grpc.ServerOption
+}
+
+// Public is what a server needs whose callers may be anybody.
+type Public struct {
+	Arrival Arrival
+	// Cancelled is told of each call that its client gave up.
+	Cancelled func(ctx context.Context)
+}
+
+func (p *Public) cancelled(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	err := handle(server, stream)
+	if errors.Is(stream.Context().Err(), context.Canceled) {
+		p.Cancelled(stream.Context())
+	}
+	return err
 }
 
 // KeptHandlers is the option of a server of short calls: it keeps goroutines for
@@ -135,12 +152,12 @@ var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 // SetServing.
 func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
 	config.AnswerTimeout = cmp.Or(config.AnswerTimeout, time.Minute)
-	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, public: deps.Public, metrics: deps.Metrics, responses: deps.Responses}
+	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, public: deps.Public != nil, metrics: deps.Metrics, responses: deps.Responses}
 	s.ready = func(is int64) { deps.Metrics.Ready.Record(context.Background(), is) }
 	s.streams, s.endStreams = context.WithCancelCause(context.Background())
 	chain := Chain(deps.Logger, deps.Metrics)
-	if deps.Public {
-		chain = publicChain(deps.Logger, deps.Metrics)
+	if deps.Public != nil {
+		chain = publicChain(deps)
 	}
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(Codec{}),
@@ -165,7 +182,11 @@ func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
 		s.register(service, chain)
 		s.names = append(s.names, service.Name)
 	}
-	healthv1.RegisterHealthServer(s.grpc, healthServer{s.health, s.streams})
+	if deps.Public != nil {
+		s.register(publicHealth(healthServer{s.health, s.streams}), chain)
+	} else {
+		healthv1.RegisterHealthServer(s.grpc, healthServer{s.health, s.streams})
+	}
 	s.SetServing(false)
 	return s
 }
@@ -238,6 +259,7 @@ func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error), ans
 		if s.public { // whose answers are counted above
 			return stream.SendMsg(response)
 		}
+		announce(stream, response)
 		return s.send(stream, response, sent)
 	}
 }
@@ -250,6 +272,22 @@ func once(do func()) func() {
 			do = nil
 		}
 	}
+}
+
+// AnswerBytes is the header by which a role tells the gateway how long a long answer
+// is, before the answer itself. The gateway never forwards it.
+const AnswerBytes = "xmtp-answer-bytes"
+
+// shortAnswer is the longest answer that is not announced.
+const shortAnswer = 64 << 10
+
+func announce(stream grpc.ServerStream, answer *Frame) {
+	length := answer.Data.Len()
+	if length <= shortAnswer {
+		return
+	}
+	// It fails only when the stream is over.
+	_ = stream.SetHeader(metadata.Pairs(AnswerBytes, strconv.Itoa(length)))
 }
 
 // receive takes one message that is not longer than the limit.
@@ -334,20 +372,6 @@ func (s *Server) Health() healthv1.HealthServer { return healthServer{s.health, 
 // RegisterOn lets f add services that grpc-go itself knows how to serve, such
 // as reflection. It must be called before Serve.
 func (s *Server) RegisterOn(f func(*grpc.Server)) { f(s.grpc) }
-
-// ClientStreams holds the full names of the methods whose callers may send more
-// than one message.
-func (s *Server) ClientStreams() map[string]bool {
-	found := map[string]bool{}
-	for service, info := range s.grpc.GetServiceInfo() {
-		for _, method := range info.Methods {
-			if method.IsClientStream {
-				found["/"+service+"/"+method.Name] = true
-			}
-		}
-	}
-	return found
-}
 
 // Serve accepts calls until ctx ends, then drains: health NOT_SERVING, new
 // calls and open streams UNAVAILABLE at once, unary calls within DrainTimeout.

@@ -30,6 +30,7 @@ type Metrics struct {
 
 	RPCStarted  metric.Int64Counter
 	RPCHandled  metric.Int64Counter
+	RPCFailures metric.Int64Counter
 	RPCDuration metric.Float64Histogram
 	RPCInFlight metric.Int64UpDownCounter
 	Ready       metric.Int64Gauge
@@ -65,7 +66,8 @@ type Metrics struct {
 
 	GatewayHeldCalls     metric.Int64UpDownCounter
 	GatewayRepeatedCalls metric.Int64Counter
-	GatewayBodyBytes     metric.Int64UpDownCounter
+
+	gatewayBodyBytes metric.Int64ObservableGauge
 
 	budgetUsed  metric.Int64ObservableGauge
 	budgetTotal metric.Int64ObservableGauge
@@ -106,6 +108,7 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	b.in(Gateway, Publisher, Reader, Streamer)
 	m.RPCStarted = b.counter("grpc_server_started", "Calls that began.", calls...)
 	m.RPCHandled = b.counter("grpc_server_handled", "Calls that ended, by status code.", append(calls, label("grpc_code", "the status code, such as OK or InvalidArgument"))...)
+	m.RPCFailures = b.counter("xmtp_call_failures", "Calls that failed on our side: neither by what their callers asked for nor because they had less than a second for it.", append(calls, label("grpc_code", "the status code: Internal, Unknown, DataLoss, Unavailable or DeadlineExceeded"))...)
 	m.RPCDuration = b.histogram("grpc_server_handling_seconds", "Time from the start of a call to its end.", latencyBuckets, calls...)
 	m.RPCInFlight = b.upDown("grpc_server_in_flight", "Calls that began and did not end yet.", calls...)
 	m.Ready = b.intGauge("xmtp_ready", "1 while the role says that it serves, 0 while it does not.")
@@ -113,8 +116,6 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	budget := label("budget", "what the bytes are for")
 	m.budgetUsed = b.observableGauge("xmtp_budget_used_bytes", "Bytes that the role holds on behalf of its callers.", budget)
 	m.budgetTotal = b.observableGauge("xmtp_budget_total_bytes", "The most bytes that it holds for that, as its configuration says.", budget)
-	_, err := b.meter.RegisterCallback(m.observeBudgets, m.budgetUsed, m.budgetTotal)
-	b.errs = append(b.errs, err)
 
 	b.in(Publisher, Reader, Streamer)
 	m.AnswersNotTaken = b.counter("xmtp_answers_not_taken", "Times that an answer was not taken by the caller within XMTP_ANSWER_TIMEOUT.",
@@ -170,7 +171,10 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	b.in(Gateway)
 	m.GatewayHeldCalls = b.upDown("xmtp_gateway_held_calls", "Calls that wait for a ready instance of their role.")
 	m.GatewayRepeatedCalls = b.counter("xmtp_gateway_repeated_calls", "Calls sent again because their instance went away.")
-	m.GatewayBodyBytes = b.upDown("xmtp_gateway_body_bytes", "Request bodies in flight or held.")
+	m.gatewayBodyBytes = b.observableGauge("xmtp_gateway_body_bytes", "Request bodies in flight or held.")
+
+	_, err := b.meter.RegisterCallback(m.observeBudgets, m.budgetUsed, m.budgetTotal, m.gatewayBodyBytes)
+	b.errs = append(b.errs, err)
 	return m, b
 }
 
@@ -179,6 +183,9 @@ type Budget interface {
 	Used() int64
 	Total() int64
 }
+
+// GatewayBodies is the budget that xmtp_gateway_body_bytes shows, too.
+const GatewayBodies = "bodies"
 
 // ObserveBudget shows how full a budget is, under a name that it alone has in the
 // role. It takes the place of an earlier one of that name.
@@ -192,6 +199,9 @@ func (m *Metrics) observeBudgets(_ context.Context, o metric.Observer) error {
 			of := metric.WithAttributes(attribute.String("budget", text))
 			o.ObserveInt64(m.budgetUsed, budget.Used(), of)
 			o.ObserveInt64(m.budgetTotal, budget.Total(), of)
+		}
+		if ok && text == GatewayBodies {
+			o.ObserveInt64(m.gatewayBodyBytes, budget.Used())
 		}
 		return true
 	})

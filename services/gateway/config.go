@@ -11,6 +11,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/caller"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
 )
 
@@ -58,7 +59,25 @@ type FrontConfig struct {
 	// IdleTimeout is how long a connection without calls is kept.
 	IdleTimeout time.Duration `env:"GATEWAY_IDLE_TIMEOUT" envDefault:"5m"`
 	// MaxConnections bounds the open connections; more wait to be accepted.
-	MaxConnections int `env:"GATEWAY_MAX_CONNECTIONS" envDefault:"100000"`
+	MaxConnections int `env:"GATEWAY_MAX_CONNECTIONS" envDefault:"10000"`
+	// MaxConnectionsPerAddress bounds those of one client address (in IPv6 of one
+	// network of 64 bits); more are closed. 0 is three quarters of all. Where
+	// everybody comes through one proxy or address translation, set it to all: then
+	// one address may have all calls, too.
+	MaxConnectionsPerAddress int `env:"GATEWAY_MAX_CONNECTIONS_PER_ADDRESS" envDefault:"0"`
+	// MaxCalls bounds the unary calls in progress; more are UNAVAILABLE. When few
+	// are left, a connection with many calls is refused before one with few.
+	MaxCalls int `env:"GATEWAY_MAX_CALLS" envDefault:"2048"`
+	// MaxStreams bounds the open streams in the same way.
+	MaxStreams int `env:"GATEWAY_MAX_STREAMS" envDefault:"10000"`
+}
+
+// perAddress is the bound of connections of one address.
+func (c FrontConfig) perAddress() int {
+	if c.MaxConnectionsPerAddress > 0 {
+		return c.MaxConnectionsPerAddress
+	}
+	return max(1, c.MaxConnections*3/4)
 }
 
 // The values of FrontConfig.HTTP2.
@@ -66,6 +85,11 @@ const (
 	HTTP2Auto = "auto"
 	HTTP2HTTP = "http"
 )
+
+// calls bounds the native calls in progress.
+func (c FrontConfig) calls() *caller.Calls {
+	return caller.NewCalls(c.MaxCalls, c.MaxStreams, c.MaxConnectionsPerAddress >= c.MaxConnections)
+}
 
 // Validate names each variable that is out of range.
 func (c FrontConfig) Validate() error {
@@ -90,8 +114,13 @@ func (c FrontConfig) Validate() error {
 	if c.MaxHeaderBytes < 1024 || c.MaxHeaderBytes > 48<<10 {
 		refuse("XMTP_GATEWAY_MAX_HEADER_BYTES is %d, expected between 1024 and %d", c.MaxHeaderBytes, 48<<10)
 	}
-	if c.MaxConnections < 1 {
-		refuse("XMTP_GATEWAY_MAX_CONNECTIONS is %d, expected at least 1", c.MaxConnections)
+	for name, most := range map[string]int{"CONNECTIONS": c.MaxConnections, "CALLS": c.MaxCalls, "STREAMS": c.MaxStreams} {
+		if most < 1 {
+			refuse("XMTP_GATEWAY_MAX_%s is %d, expected at least 1", name, most)
+		}
+	}
+	if c.MaxConnectionsPerAddress < 0 {
+		refuse("XMTP_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS is %d, expected at least 0", c.MaxConnectionsPerAddress)
 	}
 	return errors.Join(errs...)
 }
@@ -102,11 +131,23 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		errs = append(errs, fmt.Errorf("XMTP_GATEWAY_LISTEN is %q, expected host:port", c.Listen))
 	}
+	errs = append(errs,
+		checkBudget("XMTP_GATEWAY_BODY_BUDGET_BYTES", c.Forward.BodyBudgetBytes, "XMTP_MAX_REQUEST_BYTES", int64(c.Limits.MaxRequestBytes)),
+		checkBudget("XMTP_GATEWAY_ANSWER_BUDGET_BYTES", c.Forward.AnswerBudgetBytes, "XMTP_MAX_RESPONSE_BYTES", int64(c.Limits.MaxResponseBytes)))
 	return errors.Join(append(errs,
 		checkEndpoint("XMTP_PUBLISHER_ENDPOINT", c.PublisherEndpoint),
 		checkEndpoint("XMTP_READER_ENDPOINT", c.ReaderEndpoint),
 		checkEndpoint("XMTP_STREAMER_ENDPOINT", c.StreamerEndpoint),
 	)...)
+}
+
+// checkBudget refuses a budget in which one long message has no room, compressed and
+// inflated.
+func checkBudget(variable string, bytes int64, limit string, longest int64) error {
+	if bytes < 4*longest {
+		return fmt.Errorf("%s is %d, expected at least %d: four times %s", variable, bytes, 4*longest, limit)
+	}
+	return nil
 }
 
 func checkEndpoint(variable, endpoint string) error {

@@ -10,16 +10,13 @@ import (
 	"net"
 	"net/http"
 
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	_ "google.golang.org/grpc/encoding/gzip" // compressed requests
-	"google.golang.org/grpc/reflection"
-
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/caller"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/front"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/web"
+	"golang.org/x/sync/errgroup"
 )
 
 // Deps is what a gateway needs beside its configuration.
@@ -33,12 +30,13 @@ type Deps struct {
 
 // Gateway serves the public port.
 type Gateway struct {
-	config Config
-	deps   Deps
-	roles  roles
-	native *rpc.Server
-	web    *web.Handler
-	split  *front.Splitter
+	config  Config
+	deps    Deps
+	budgets caller.Budgets
+	roles   roles
+	native  *rpc.Server
+	web     *web.Handler
+	split   *front.Splitter
 }
 
 // New builds a gateway and starts nothing: no role is reached before Run.
@@ -58,8 +56,10 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{config: cfg, deps: deps}
-	budget := forward.NewBudget(cfg.Forward.BodyBudgetBytes, deps.Metrics)
-	if g.roles, err = dialRoles(cfg, deps, budget); err != nil {
+	g.budgets = cfg.Forward.Budgets(int64(cfg.Limits.MaxRequestBytes), int64(cfg.Limits.MaxResponseBytes))
+	deps.Metrics.ObserveBudget(telemetry.GatewayBodies, g.budgets.Bodies)
+	deps.Metrics.ObserveBudget("answers", g.budgets.Answers)
+	if g.roles, err = dialRoles(cfg, deps, g.budgets); err != nil {
 		return nil, err
 	}
 	methods := methodsOf(g.roles, configuration)
@@ -69,17 +69,13 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 	}
 	g.split = front.New(front.Config{
 		AllHTTP: cfg.Front.HTTP2 == HTTP2HTTP, TLS: secured, HeaderTimeout: cfg.Front.HeaderTimeout,
-		MaxHeaderBytes: cfg.Front.MaxHeaderBytes, MaxConnections: cfg.Front.MaxConnections,
-		Native: front.NativeConfig{
-			MaxConcurrentStreams: cfg.Limits.MaxConcurrentStreams, MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
-			MaxHeaderBytes: cfg.Front.MaxHeaderBytes, Budget: budget,
-			ArrivalTimeout: cfg.Front.BodyTimeout, ClientStreams: g.native.ClientStreams(),
-		},
+		MaxConnections: cfg.Front.MaxConnections, MaxPerAddress: cfg.Front.perAddress(),
+		MaxConcurrentStreams: cfg.Limits.MaxConcurrentStreams, Patience: cfg.Front.BodyTimeout, Budgets: g.budgets,
 	}, deps.Listener, deps.Logger)
 	return g, nil
 }
 
-func dialRoles(cfg Config, deps Deps, budget *forward.Budget) (roles, error) {
+func dialRoles(cfg Config, deps Deps, budgets caller.Budgets) (roles, error) {
 	var r roles
 	var errs []error
 	for _, role := range []struct {
@@ -92,7 +88,7 @@ func dialRoles(cfg Config, deps Deps, budget *forward.Budget) (roles, error) {
 	} {
 		made, err := forward.NewRole(cfg.Forward, forward.Deps{
 			Name: role.name, Endpoints: role.endpoints, MaxResponseBytes: int(cfg.Limits.MaxResponseBytes),
-			Budget: budget, Metrics: deps.Metrics,
+			Budgets: budgets, Metrics: deps.Metrics,
 		})
 		*role.into = made
 		errs = append(errs, err)
@@ -111,22 +107,6 @@ func (r roles) close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// newNative is the server on grpc-go's transport.
-func (g *Gateway) newNative(methods []method) *rpc.Server {
-	server := rpc.NewServer(g.config.RPC, rpc.ServerDeps{
-		Metrics:         g.deps.Metrics,
-		Logger:          g.deps.Logger,
-		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
-		Public:          true,
-		Unknown:         unimplemented,
-		Options:         nativeOptions(g.config),
-	}, nativeServices(methods, g.config.Front.BodyTimeout, g.deps.Logger)...)
-	if g.config.Front.Reflection {
-		server.RegisterOn(func(s *grpc.Server) { reflection.Register(s) })
-	}
-	return server
 }
 
 // Run serves until ctx ends, then drains. It can be called once.

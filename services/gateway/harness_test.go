@@ -21,6 +21,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/freeport"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 	"github.com/xmtp-selfhosted/backend/services/gateway"
 )
@@ -139,6 +140,7 @@ func freeAddress(t testing.TB) string {
 type front struct {
 	address string
 	conn    *grpc.ClientConn
+	meter   *metertest.Meter
 	stop    func()
 }
 
@@ -161,14 +163,15 @@ func startGatewayLogging(t testing.TB, role *fakeRole, environment map[string]st
 	require.NoError(t, err)
 	listener, err := gateway.Listen(t.Context(), cfg)
 	require.NoError(t, err)
+	meter := metertest.New(t)
 	running, err := gateway.New(cfg, gateway.Deps{
-		Listener: listener, Logger: logger, Metrics: telemetry.Discard(), Version: "1.2.3",
+		Listener: listener, Logger: logger, Metrics: meter.Metrics, Version: "1.2.3",
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- running.Run(ctx) }()
-	f := &front{address: listener.Addr().String()}
+	f := &front{address: listener.Addr().String(), meter: meter}
 	f.stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(t, <-ended)

@@ -14,6 +14,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/console"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/front"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/web"
 )
 
@@ -76,6 +77,7 @@ func (g *Gateway) httpServer() *http.Server {
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Handler:           g.web,
+		ConnContext:       front.Context,
 		Protocols:         protocols,
 		ReadHeaderTimeout: g.config.Front.HeaderTimeout,
 		IdleTimeout:       g.config.Front.IdleTimeout,

@@ -24,33 +24,44 @@ import (
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
-// A proxy may put native gRPC and gRPC-Web on one connection.
-func TestOneConnectionMixesNativeGRPCAndWeb(t *testing.T) {
+// A proxy may put native gRPC and gRPC-Web on one connection. With auto the others on
+// it are refused with a clear status, and nobody else is the worse for it.
+func TestAConnectionThatBeganNativeRefusesTheRest(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")
 	f := startGateway(t, role, nil)
-	proxy := transport(t, true)
-	native := connectCaller("http://"+f.address, proxy, true, connect.WithGRPC())
-	web := connectCaller("http://"+f.address, proxy, true, connect.WithGRPCWeb())
-	json := connectCaller("http://"+f.address, proxy, true, connect.WithProtoJSON())
+	for range 2 { // the second connection of the address is met as the first was
+		proxy := transport(t, true)
+		native := connectCaller("http://"+f.address, proxy, true, connect.WithGRPC())
+		open := native.subscribe(t.Context())
+		require.NoError(t, open.Send(&backendv1.SubscribeRequest{}))
+		_, err := open.Receive()
+		require.NoError(t, err)
+		for _, other := range []connect.ClientOption{connect.WithGRPCWeb(), connect.WithProtoJSON()} {
+			_, err := connectCaller("http://"+f.address, proxy, true, other).query(t.Context(), &backendv1.QueryRequest{})
+			require.ErrorContains(t, err, "415")
+			_, err = native.query(t.Context(), &backendv1.QueryRequest{})
+			require.NoError(t, err)
+			_, err = connectCaller("http://"+f.address, transport(t, true), true, other).query(t.Context(), &backendv1.QueryRequest{})
+			require.NoError(t, err, "on a connection of its own")
+		}
+		_, err = open.Receive() // the stream went on all the time
+		require.NoError(t, err)
+		require.NoError(t, open.CloseRequest())
+	}
+}
 
-	open := native.subscribe(t.Context())
-	require.NoError(t, open.Send(&backendv1.SubscribeRequest{}))
-	_, err := open.Receive()
-	require.NoError(t, err)
-	for range 5 {
-		for _, c := range []caller{native, web, json} {
-			_, err := c.query(t.Context(), &backendv1.QueryRequest{})
+func TestAllProtocolsShareAConnectionWithHTTP(t *testing.T) {
+	role := behavingRole()
+	role.start(t, "")
+	f := startGateway(t, role, map[string]string{"XMTP_GATEWAY_HTTP2": "http"})
+	proxy := transport(t, true)
+	for range 3 {
+		for _, protocol := range []connect.ClientOption{connect.WithGRPC(), connect.WithGRPCWeb(), connect.WithProtoJSON()} {
+			_, err := connectCaller("http://"+f.address, proxy, true, protocol).query(t.Context(), &backendv1.QueryRequest{})
 			require.NoError(t, err)
 		}
 	}
-	// The stream on the first connection went on all the time.
-	_, err = open.Receive()
-	require.NoError(t, err)
-	require.NoError(t, open.Send(&backendv1.SubscribeRequest{}))
-	_, err = open.Receive()
-	require.NoError(t, err)
-	require.NoError(t, open.CloseRequest())
 }
 
 func TestTheOtherOrderIsServedByHTTP(t *testing.T) {

@@ -5,7 +5,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"google.golang.org/grpc/connectivity"
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/caller"
 )
 
 // The pauses between repeats: the balancer needs a moment to see that an
@@ -38,17 +40,29 @@ func (h *hold) release() {
 	}
 }
 
-// take reserves room for a body.
-func (h *hold) take(ctx context.Context, bytes int) (func(), error) {
-	if give, ok := h.role.budget.TryTake(ctx, bytes); ok {
-		return give, nil
+// room reserves room for a request that has none yet.
+func (h *hold) room(ctx context.Context, client *caller.Caller, request *rpc.Frame) error {
+	if request.IsHeld() {
+		return nil
 	}
-	return h.role.budget.Take(h.patience(ctx), bytes)
+	bytes := int64(request.Data.Len())
+	if !client.Bodies.TryTake(bytes) {
+		if err := client.Bodies.Take(h.patience(ctx), bytes); err != nil {
+			return fault.Wrap(fault.Unavailable, err, "the gateway has no memory left for the request; try again later")
+		}
+	}
+	request.Hold(func() { client.Bodies.Give(bytes) })
+	return nil
+}
+
+// owe reserves room for an answer.
+func (h *hold) owe(ctx context.Context, client *caller.Caller, bytes int) (*caller.Answer, error) {
+	return client.Owe(func() context.Context { return h.patience(ctx) }, bytes)
 }
 
 // ready waits until an instance is ready.
 func (h *hold) ready(ctx context.Context) error {
-	if h.role.conn.GetState() == connectivity.Ready {
+	if h.role.up.Load() {
 		return nil
 	}
 	h.role.metrics.GatewayHeldCalls.Add(ctx, 1)

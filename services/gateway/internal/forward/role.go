@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,17 +18,34 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/caller"
 )
 
 // Config bounds what the gateway does for a call whose role is away.
 type Config struct {
 	// Hold is how long a call waits for a ready instance, repeats included.
 	Hold time.Duration `env:"GATEWAY_HOLD" envDefault:"10s"`
-	// BodyBudgetBytes bounds the request bodies in flight or held.
-	BodyBudgetBytes int64 `env:"GATEWAY_BODY_BUDGET_BYTES" envDefault:"536870912"`
+	// BodyBudgetBytes bounds the request bodies that arrive or are held.
+	BodyBudgetBytes int64 `env:"GATEWAY_BODY_BUDGET_BYTES" envDefault:"402653184"`
+	// AnswerBudgetBytes bounds the answers on their way to clients, until they have
+	// taken them.
+	AnswerBudgetBytes int64 `env:"GATEWAY_ANSWER_BUDGET_BYTES" envDefault:"402653184"`
+}
+
+// shareOf is the part of a budget that one connection may have: one in shareOf.
+const shareOf = 4
+
+// Budgets are the budgets of the configuration. A request fits the share of one
+// connection compressed and inflated, and so does an answer.
+func (c Config) Budgets(maxRequestBytes, maxResponseBytes int64) caller.Budgets {
+	return caller.Budgets{
+		Bodies:  budget.New(c.BodyBudgetBytes, max(c.BodyBudgetBytes/shareOf, 2*maxRequestBytes+1<<20)),
+		Answers: budget.New(c.AnswerBudgetBytes, max(c.AnswerBudgetBytes/shareOf, maxResponseBytes)),
+	}
 }
 
 // Validate names each variable that is out of range.
@@ -35,8 +54,10 @@ func (c Config) Validate() error {
 	if c.Hold < 0 {
 		errs = append(errs, fmt.Errorf("XMTP_GATEWAY_HOLD is %v, expected at least 0s", c.Hold))
 	}
-	if c.BodyBudgetBytes < 1<<20 {
-		errs = append(errs, fmt.Errorf("XMTP_GATEWAY_BODY_BUDGET_BYTES is %d, expected at least %d", c.BodyBudgetBytes, 1<<20))
+	for name, bytes := range map[string]int64{"BODY": c.BodyBudgetBytes, "ANSWER": c.AnswerBudgetBytes} {
+		if bytes < 1<<20 {
+			errs = append(errs, fmt.Errorf("XMTP_GATEWAY_%s_BUDGET_BYTES is %d, expected at least %d", name, bytes, 1<<20))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -46,8 +67,13 @@ type Role struct {
 	name    string
 	conn    *grpc.ClientConn
 	config  Config
-	budget  *Budget
+	budgets caller.Budgets
 	metrics *telemetry.Metrics
+	// up says that an instance is ready. To ask the connection for its state would
+	// be a lock that all calls share.
+	up      atomic.Bool
+	stop    context.CancelFunc
+	watched sync.WaitGroup
 	// maxResponseBytes is named in the error of a longer response.
 	maxResponseBytes int
 }
@@ -58,7 +84,7 @@ type Deps struct {
 	Name             string
 	Endpoints        string
 	MaxResponseBytes int
-	Budget           *Budget
+	Budgets          caller.Budgets
 	Metrics          *telemetry.Metrics
 }
 
@@ -68,14 +94,32 @@ func NewRole(config Config, deps Deps) (*Role, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the %s: %w", deps.Name, err)
 	}
-	return &Role{
-		name: deps.Name, conn: conn, config: config, budget: deps.Budget,
+	ctx, stop := context.WithCancel(context.Background())
+	r := &Role{
+		name: deps.Name, conn: conn, config: config, budgets: deps.Budgets, stop: stop,
 		metrics: deps.Metrics, maxResponseBytes: deps.MaxResponseBytes,
-	}, nil
+	}
+	r.watched.Go(func() { r.follow(ctx) })
+	return r, nil
+}
+
+// follow keeps up true, until ctx ends.
+func (r *Role) follow(ctx context.Context) {
+	for {
+		state := r.conn.GetState()
+		r.up.Store(state == connectivity.Ready)
+		if !r.conn.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
 }
 
 // Close ends all connections and what runs on them.
-func (r *Role) Close() error { return r.conn.Close() }
+func (r *Role) Close() error {
+	r.stop()
+	r.watched.Wait()
+	return r.conn.Close()
+}
 
 // AwaitReady waits until an instance is ready, or ctx ends.
 func (r *Role) AwaitReady(ctx context.Context) error {
@@ -137,29 +181,25 @@ func (r *Role) Name() string { return r.name }
 // so a call whose instance went away is repeated on another one.
 func (r *Role) Unary(ctx context.Context, method string, request *rpc.Frame) (*rpc.Frame, error) {
 	defer request.Free()
-	h := hold{role: r}
-	defer h.release()
-	give, err := h.take(ctx, request.Data.Len())
-	if err != nil {
+	u := unaryCall{role: r, method: method, request: request, client: r.budgets.From(ctx), hold: hold{role: r}}
+	defer u.hold.release()
+	if err := u.hold.room(ctx, u.client, request); err != nil {
 		return nil, err
 	}
-	defer give()
 	for {
-		if err := h.ready(ctx); err != nil {
+		if err := u.hold.ready(ctx); err != nil {
 			return nil, err
 		}
-		response := &rpc.Frame{}
-		var trailer metadata.MD
-		err := r.conn.Invoke(ctx, method, rpc.Shared{Frame: request}, response, grpc.Trailer(&trailer))
+		response, err := u.attempt(ctx)
 		if err == nil {
 			return response, nil
 		}
-		final := r.judge(err, trailer)
+		final := r.judge(err, u.trailer)
 		if final != nil {
 			return nil, final
 		}
 		r.metrics.GatewayRepeatedCalls.Add(ctx, 1)
-		if !h.pause(ctx) {
+		if !u.hold.pause(ctx) {
 			return nil, r.away(ctx, err)
 		}
 	}
@@ -173,6 +213,9 @@ func (r *Role) judge(err error, trailer metadata.MD) error {
 	case codes.Unavailable:
 		if pushback := trailer.Get(rpc.Pushback); len(pushback) == 0 || pushback[0] != rpc.PushbackNever {
 			return nil
+		}
+		if cause := trailer.Get(rpc.Cause); len(cause) > 0 && cause[0] == rpc.CauseCaller {
+			return rpc.OfCaller(err)
 		}
 	case codes.ResourceExhausted:
 		if strings.Contains(failure.Message(), "received message larger than max") {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/caller"
 )
 
 // Client is the client's side of a stream, in whatever protocol.
@@ -31,7 +32,7 @@ type Client interface {
 func (r *Role) Stream(ctx context.Context, method string, clientStreams bool, client Client) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &roleStream{role: r, method: method, desc: &grpc.StreamDesc{ServerStreams: true, ClientStreams: clientStreams}}
+	s := &roleStream{role: r, client: r.budgets.From(ctx), method: method, desc: &grpc.StreamDesc{ServerStreams: true, ClientStreams: clientStreams}}
 	if !clientStreams {
 		request, err := client.Recv()
 		if err != nil {
@@ -65,6 +66,7 @@ func received(err error) error {
 
 type roleStream struct {
 	role    *Role
+	client  *caller.Caller
 	method  string
 	desc    *grpc.StreamDesc
 	request *rpc.Frame // of a client that sends one message
@@ -82,11 +84,9 @@ func (s *roleStream) open(ctx context.Context) (*rpc.Frame, error) {
 	h := hold{role: s.role}
 	defer h.release()
 	if s.request != nil {
-		give, err := h.take(ctx, s.request.Data.Len())
-		if err != nil {
+		if err := h.room(ctx, s.client, s.request); err != nil {
 			return nil, err
 		}
-		defer give()
 	}
 	for {
 		if err := h.ready(ctx); err != nil {
@@ -141,7 +141,9 @@ func (s *roleStream) sendAll(client Client, cancel context.CancelCauseFunc) {
 			cancel(err)
 			return
 		}
-		if s.stream.SendMsg(frame) != nil {
+		err = s.stream.SendMsg(frame)
+		frame.Release()
+		if err != nil {
 			return // the status is for the receiving side
 		}
 	}
@@ -150,7 +152,7 @@ func (s *roleStream) sendAll(client Client, cancel context.CancelCauseFunc) {
 // deliver carries the role's frames until the stream ends.
 func (s *roleStream) deliver(ctx context.Context, frame *rpc.Frame, client Client) error {
 	for {
-		if err := client.Send(frame); err != nil {
+		if err := s.send(ctx, frame, client); err != nil {
 			return err
 		}
 		frame = &rpc.Frame{}
@@ -162,6 +164,19 @@ func (s *roleStream) deliver(ctx context.Context, frame *rpc.Frame, client Clien
 			return s.lost(ctx, err)
 		}
 	}
+}
+
+// send waits for room for a frame, as long as a call waits for an instance.
+func (s *roleStream) send(ctx context.Context, frame *rpc.Frame, client Client) error {
+	h := hold{role: s.role}
+	defer h.release()
+	room, err := h.owe(ctx, s.client, frame.Data.Len())
+	if err != nil {
+		frame.Free()
+		return err
+	}
+	room.Attach(frame)
+	return client.Send(frame)
 }
 
 // lost is the error of a stream that ended after its first frame.

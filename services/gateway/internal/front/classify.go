@@ -2,11 +2,10 @@ package front
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,14 +14,16 @@ import (
 )
 
 const (
-	// maxPeekBytes is how much is read before a connection that still did not
-	// show a request goes to net/http, which knows how to refuse it.
-	maxPeekBytes = 64 << 10
-	// idleGuess is how long an HTTP/2 connection may be silent before it is taken
-	// for a native gRPC client: those alone connect before they have a call.
+	// maxPeekBytes and maxPeekFrames are how much is read before a connection that
+	// still did not show a request goes to net/http, which knows how to refuse it.
+	maxPeekBytes  = 64 << 10
+	maxPeekFrames = 64
+	// idleGuess is how long an HTTP/2 connection may be silent before it is given to
+	// whoever probably will have to serve it.
 	idleGuess = 2 * time.Second
 
 	frameHeaderBytes = 9
+	priorityBytes    = 5
 	maxFrameBytes    = 16 << 10 // nobody announces more here
 )
 
@@ -36,24 +37,21 @@ type found struct {
 	settingsSent bool
 }
 
-var (
-	preface = []byte(http2.ClientPreface)
-	errMore = errors.New("more bytes are needed")
-)
+var preface = []byte(http2.ClientPreface)
 
-// classify reads up to the first request's headers.
-func (s *Splitter) classify(conn net.Conn) (found, error) {
-	f := found{conn: conn}
+// classify reads up to the first request's headers. offersHTTP1 is for clients that
+// say nothing: a native one does not speak HTTP/1.1, and a browser that connects
+// ahead of its first request does.
+func (s *Splitter) classify(conn net.Conn, offersHTTP1 bool) (*found, error) {
+	f := &found{conn: conn}
 	patience := time.Now().Add(s.config.HeaderTimeout)
 	_ = conn.SetReadDeadline(patience)
+	var look look
+	guessing := false
 	buffer := make([]byte, 4096)
 	for {
-		native, err := classify(f.read, s.config.MaxHeaderBytes)
-		if err == nil {
-			f.native = native
-			break
-		}
-		if len(f.read) >= maxPeekBytes {
+		if look.next(f.read) {
+			f.native = look.native
 			break
 		}
 		if !f.settingsSent && len(f.read) >= len(preface) {
@@ -61,14 +59,19 @@ func (s *Splitter) classify(conn net.Conn) (found, error) {
 			if err := s.sendSettings(conn, patience); err != nil {
 				return f, err
 			}
-			f.settingsSent = true
+			f.settingsSent, guessing = true, true
 			_ = conn.SetReadDeadline(earlier(patience, time.Now().Add(idleGuess)))
 		}
 		n, err := conn.Read(buffer)
 		f.read = append(f.read, buffer[:n]...)
-		if errors.Is(err, os.ErrDeadlineExceeded) && f.settingsSent && isSettled(f.read) {
-			f.native = true
-			break
+		if guessing && errors.Is(err, os.ErrDeadlineExceeded) {
+			if look.isSettled(f.read) {
+				f.native = !offersHTTP1
+				break
+			}
+			guessing = false // its headers are on their way
+			_ = conn.SetReadDeadline(patience)
+			continue
 		}
 		if err != nil {
 			return f, err
@@ -91,66 +94,124 @@ func (s *Splitter) sendSettings(conn net.Conn, deadline time.Time) error {
 	var frame bytes.Buffer
 	framer := http2.NewFramer(&frame, nil)
 	// A buffer takes every write.
-	_ = framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: s.config.Native.MaxConcurrentStreams})
+	_ = framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: s.config.MaxConcurrentStreams})
 	_ = conn.SetWriteDeadline(deadline)
 	_, err := conn.Write(frame.Bytes())
 	return err
-}
-
-// isSettled reports whether what was read is whole frames only: a client that
-// says nothing more, and not one that sends its headers byte by byte.
-func isSettled(read []byte) bool {
-	rest := read[len(preface):]
-	for len(rest) > 0 {
-		if len(rest) < frameHeaderBytes || len(rest) < frameHeaderBytes+frameLength(rest) || rest[3] == byte(http2.FrameHeaders) {
-			return false
-		}
-		rest = rest[frameHeaderBytes+frameLength(rest):]
-	}
-	return true
 }
 
 func frameLength(header []byte) int {
 	return int(header[0])<<16 | int(header[1])<<8 | int(header[2])
 }
 
-func frameStream(header []byte) uint32 {
-	return binary.BigEndian.Uint32(header[5:]) & (1<<31 - 1)
+// look is the search for the first request in the bytes of a connection. It sees
+// each frame once, however small the pieces are in which the frames come.
+type look struct {
+	at     int // where the next frame begins
+	frames int
+	block  []byte // of headers that go on
+	within bool   // the next frame continues a block of headers
+	native bool
 }
 
-// classify reports whether a connection that began with these bytes is native
-// gRPC; errMore when they do not tell yet. What is not valid is not native:
-// net/http refuses it.
-func classify(read []byte, maxHeaderBytes int) (native bool, err error) {
-	if n := min(len(read), len(preface)); !bytes.Equal(read[:n], preface[:n]) {
-		return false, nil
+// next goes on with all bytes that were read so far. It reports whether they tell
+// who serves the connection. What is not valid is not native: net/http refuses it.
+func (l *look) next(read []byte) (told bool) {
+	if l.at == 0 {
+		if n := min(len(read), len(preface)); !bytes.Equal(read[:n], preface[:n]) {
+			return true
+		}
+		if len(read) < len(preface) {
+			return false
+		}
+		l.at = len(preface)
 	}
-	if len(read) < len(preface) {
-		return false, errMore
-	}
-	framer := http2.NewFramer(io.Discard, bytes.NewReader(read[len(preface):]))
-	framer.SetMaxReadFrameSize(maxFrameBytes)
-	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	framer.MaxHeaderListSize = uint32(maxHeaderBytes)
 	for {
-		frame, err := framer.ReadFrame()
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return false, errMore
-		case err != nil:
-			return false, nil //nolint:nilerr // not HTTP/2 as native clients speak it: net/http answers
+		if l.frames > maxPeekFrames || l.at > maxPeekBytes {
+			return true
 		}
-		headers, ok := frame.(*http2.MetaHeadersFrame)
-		if !ok {
-			continue
+		frame := read[l.at:]
+		if len(frame) < frameHeaderBytes {
+			return false
 		}
-		for _, field := range headers.Fields {
-			if field.Name == "content-type" {
-				return isNative(field.Value), nil
-			}
+		length := frameLength(frame)
+		if length > maxFrameBytes {
+			return true
 		}
-		return false, nil
+		if len(frame) < frameHeaderBytes+length {
+			return false
+		}
+		l.at += frameHeaderBytes + length
+		l.frames++
+		if l.frame(http2.FrameType(frame[3]), http2.Flags(frame[4]), frame[frameHeaderBytes:frameHeaderBytes+length]) {
+			return true
+		}
 	}
+}
+
+// frame looks at one frame.
+func (l *look) frame(kind http2.FrameType, flags http2.Flags, payload []byte) (told bool) {
+	switch {
+	case l.within != (kind == http2.FrameContinuation):
+		return true
+	case l.within:
+		l.block = append(l.block, payload...)
+	case kind == http2.FrameHeaders:
+		block, valid := unpadded(payload, flags)
+		if !valid {
+			return true
+		}
+		l.block = slices.Clip(block) // what follows it are bytes of the client's
+	default:
+		return false
+	}
+	l.within = !flags.Has(http2.FlagHeadersEndHeaders) // the same bit for CONTINUATION
+	if l.within {
+		return false
+	}
+	l.native = isNative(contentType(l.block))
+	return true
+}
+
+// isSettled reports whether what was read is whole frames without a request: a client
+// that says nothing more, and not one that sends its headers byte by byte.
+func (l *look) isSettled(read []byte) bool { return l.at == len(read) && !l.within }
+
+// unpadded is the payload of headers without its padding and priority.
+func unpadded(payload []byte, flags http2.Flags) (block []byte, valid bool) {
+	padding := 0
+	if flags.Has(http2.FlagHeadersPadded) {
+		if len(payload) == 0 {
+			return nil, false
+		}
+		padding = int(payload[0])
+		payload = payload[1:]
+	}
+	if flags.Has(http2.FlagHeadersPriority) {
+		if len(payload) < priorityBytes {
+			return nil, false
+		}
+		payload = payload[priorityBytes:]
+	}
+	if padding > len(payload) {
+		return nil, false
+	}
+	return payload[:len(payload)-padding], true
+}
+
+// contentType is empty for headers without one, or that cannot be read.
+func contentType(block []byte) string {
+	found := ""
+	decoder := hpack.NewDecoder(4096, func(field hpack.HeaderField) {
+		if field.Name == "content-type" && found == "" {
+			found = field.Value
+		}
+	})
+	decoder.SetMaxStringLength(maxPeekBytes)
+	if _, err := decoder.Write(block); err != nil {
+		return ""
+	}
+	return found
 }
 
 // isNative tells application/grpc and application/grpc+proto from

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +17,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
-	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/caller"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,24 +28,28 @@ func clientBytes(write func(framer *http2.Framer, block func(contentType string)
 	var sent bytes.Buffer
 	sent.WriteString(http2.ClientPreface)
 	framer := http2.NewFramer(&sent, nil)
+	write(framer, func(contentType string) []byte { return headerBlock("content-type", contentType) })
+	return sent.Bytes()
+}
+
+func headerBlock(name, value string) []byte {
 	var encoded bytes.Buffer
 	encoder := hpack.NewEncoder(&encoded)
-	write(framer, func(contentType string) []byte {
-		encoded.Reset()
-		_ = encoder.WriteField(hpack.HeaderField{Name: ":method", Value: "POST"})
-		if contentType != "" {
-			_ = encoder.WriteField(hpack.HeaderField{Name: "content-type", Value: contentType})
-		}
-		return bytes.Clone(encoded.Bytes())
-	})
-	return sent.Bytes()
+	_ = encoder.WriteField(hpack.HeaderField{Name: ":method", Value: "POST"})
+	if value != "" {
+		_ = encoder.WriteField(hpack.HeaderField{Name: name, Value: value})
+	}
+	return encoded.Bytes()
 }
 
 func withHeaders(contentType string) []byte {
 	return clientBytes(func(framer *http2.Framer, block func(string) []byte) {
 		_ = framer.WriteSettings()
 		_ = framer.WriteWindowUpdate(0, 1000)
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(contentType), EndHeaders: true, PadLength: 3})
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: 1, BlockFragment: block(contentType), EndHeaders: true, PadLength: 3,
+			Priority: http2.PriorityParam{Weight: 7},
+		})
 	})
 }
 
@@ -54,28 +60,82 @@ func TestTheFirstHeadersDecide(t *testing.T) {
 		"application/json": false, "application/connect+proto": false, "": false,
 	} {
 		sent := withHeaders(contentType)
-		// Until the last byte, nothing tells.
-		for n := range sent {
-			_, err := classify(sent[:n], 16384)
-			require.ErrorIs(t, err, errMore, "%d of %d bytes", n, len(sent))
+		var grows look
+		for n := range sent { // until the last byte, nothing tells
+			var whole look
+			require.False(t, whole.next(sent[:n]), "%d of %d bytes", n, len(sent))
+			require.False(t, grows.next(sent[:n]), "%d of %d bytes", n, len(sent))
 		}
-		got, err := classify(sent, 16384)
-		require.NoError(t, err)
-		require.Equal(t, native, got, contentType)
+		require.True(t, grows.next(sent))
+		require.Equal(t, native, grows.native, contentType)
 	}
 	for _, other := range []string{"GET / HTTP/1.1\r\n", "PRI * HTTP/1.1", "\x16\x03\x01", "P OST"} {
-		got, err := classify([]byte(other), 16384)
-		require.NoError(t, err)
-		require.False(t, got)
+		var l look
+		require.True(t, l.next([]byte(other)))
+		require.False(t, l.native)
 	}
+}
+
+func TestHeadersMayBeInSeveralFrames(t *testing.T) {
+	block := headerBlock("content-type", "application/grpc")
+	sent := clientBytes(func(framer *http2.Framer, _ func(string) []byte) {
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:3]})
+		for i := range block[3:] {
+			_ = framer.WriteContinuation(1, i == len(block)-4, block[3+i:4+i])
+		}
+	})
+	before := bytes.Clone(sent)
+	var l look
+	require.True(t, l.next(sent))
+	require.True(t, l.native)
+	require.Equal(t, before, sent, "what the server gets is left as it is")
+}
+
+// Before a request is found, nobody makes us read much, or look often.
+func TestTheSearchForTheFirstRequestIsBounded(t *testing.T) {
+	empty := func(framer *http2.Framer) { _ = framer.WriteContinuation(1, false, nil) }
+	window := func(framer *http2.Framer) { _ = framer.WriteWindowUpdate(0, 1) }
+	for name, c := range map[string]struct {
+		first func(framer *http2.Framer)
+		frame func(framer *http2.Framer)
+		more  int // frames
+		told  bool
+	}{
+		"frames, at the limit":             {window, window, maxPeekFrames - 1, false},
+		"frames, one past it":              {window, window, maxPeekFrames, true},
+		"empty continuations, at":          {func(f *http2.Framer) { _ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1}) }, empty, maxPeekFrames - 1, false},
+		"empty continuations, one past it": {func(f *http2.Framer) { _ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1}) }, empty, maxPeekFrames, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l look
+			told := l.next(clientBytes(func(framer *http2.Framer, _ func(string) []byte) {
+				c.first(framer)
+				for range c.more {
+					c.frame(framer)
+				}
+			}))
+			require.Equal(t, c.told, told)
+			require.False(t, l.native)
+		})
+	}
+	// Each byte is looked at once, however many reads bring it.
+	sent := clientBytes(func(framer *http2.Framer, _ func(string) []byte) {
+		for range maxPeekFrames - 1 {
+			_ = framer.WriteRawFrame(0xf0, 0, 0, make([]byte, 900))
+		}
+	})
+	var l look
+	for n := range sent {
+		require.False(t, l.next(sent[:n]))
+	}
+	require.Equal(t, maxPeekFrames-2, l.frames)
 }
 
 // pieces is a connection whose reads come in given pieces.
 type pieces struct {
 	net.Conn
-	rest   [][]byte
-	sent   bytes.Buffer
-	closed bool
+
+	rest [][]byte
 }
 
 func (p *pieces) Read(b []byte) (int, error) {
@@ -89,9 +149,6 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (p *pieces) Write(b []byte) (int, error) { return p.sent.Write(b) }
-func (p *pieces) Close() error                { p.closed = true; return nil }
-
 // cut splits bytes at random places.
 func cut(whole []byte, random *rand.Rand) [][]byte {
 	var parts [][]byte
@@ -103,26 +160,10 @@ func cut(whole []byte, random *rand.Rand) [][]byte {
 	return parts
 }
 
-func native(t *testing.T, whole []byte, ackPending bool, seed uint64) (conn *nativeConn, wire *pieces, mixed *int) {
-	t.Helper()
-	random := rand.New(rand.NewPCG(seed, 1))
-	parts := cut(whole, random)
-	wire = &pieces{rest: parts[1:]}
-	mixed = new(int)
-	conn = newNativeConn(found{conn: wire, read: parts[0], settingsSent: ackPending}, NativeConfig{
-		MaxConcurrentStreams: 100, MaxRequestBytes: 1 << 20, MaxHeaderBytes: 16384,
-		ArrivalTimeout: time.Hour, ClientStreams: map[string]bool{"/streams": true},
-		Budget: forward.NewBudget(1<<20, telemetry.Discard()),
-	}, func() { *mixed++ })
-	return conn, wire, mixed
-}
-
 // frames reads what a framer makes of the bytes, in short.
-func frames(t *testing.T, encoded []byte, decoder *hpack.Decoder) []string {
+func frames(t *testing.T, encoded []byte) []string {
 	t.Helper()
 	framer := http2.NewFramer(io.Discard, bytes.NewReader(encoded))
-	framer.SetMaxReadFrameSize(1 << 20)
-	framer.ReadMetaHeaders = decoder
 	var got []string
 	for {
 		frame, err := framer.ReadFrame()
@@ -130,364 +171,169 @@ func frames(t *testing.T, encoded []byte, decoder *hpack.Decoder) []string {
 			return got
 		}
 		require.NoError(t, err)
-		text := frame.Header().Type.String()
-		switch frame := frame.(type) {
-		case *http2.RSTStreamFrame:
-			text += " " + frame.ErrCode.String()
-		case *http2.MetaHeadersFrame:
-			for _, field := range frame.Fields {
-				if field.Name == "grpc-status" || field.Name == "content-type" || field.Name == ":status" {
-					text += " " + field.Value
-				}
-			}
-		}
-		got = append(got, text)
+		got = append(got, frame.Header().Type.String())
 	}
 }
 
-func TestWhatIsNativePassesUnchanged(t *testing.T) {
-	message := func(length int) []byte {
-		return append([]byte{0, byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length)}, make([]byte, length)...)
-	}
-	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
-		_ = framer.WriteSettings()
-		for id := uint32(1); id < 9; id += 2 {
-			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block("application/grpc"), EndHeaders: true})
-			data := bytes.Join([][]byte{message(0), message(3), message(100_000), message(7)}, nil)
-			for len(data) > 0 {
-				n := min(len(data), 1000*int(id))
-				_ = framer.WriteData(id, n == len(data), data[:n])
-				data = data[n:]
-			}
-			_ = framer.WritePing(false, [8]byte{1})
-		}
-	})
-	for seed := range uint64(30) {
-		conn, wire, mixed := native(t, whole, false, seed)
-		got, err := io.ReadAll(conn)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(whole, got), "seed %d", seed)
-		require.Zero(t, *mixed)
-		require.Zero(t, wire.sent.Len())
-	}
-}
-
-func TestTheAcknowledgementOfOurSettingsIsLeftOut(t *testing.T) {
+func TestTheServerGetsEverythingButTheAcknowledgementOfOurSettings(t *testing.T) {
 	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
 		_ = framer.WriteSettings()
 		_ = framer.WriteSettingsAck()
 		_ = framer.WriteSettingsAck()
 		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
-		_ = framer.WriteData(1, true, []byte("\x00\x00\x00\x00\x01x"))
+		_ = framer.WriteData(1, true, make([]byte, 10_000))
 	})
-	want := []string{"SETTINGS", "SETTINGS", "HEADERS application/grpc", "DATA"}
 	for seed := range uint64(30) {
-		conn, _, _ := native(t, whole, true, seed)
-		got, err := io.ReadAll(conn)
-		require.NoError(t, err)
-		require.Equal(t, want, frames(t, got[len(preface):], hpack.NewDecoder(4096, nil)), "seed %d", seed)
-
-		parts := cut(whole, rand.New(rand.NewPCG(seed, 2)))
-		got, err = io.ReadAll(newReplayConn(found{conn: &pieces{rest: parts[1:]}, read: parts[0], settingsSent: true}))
-		require.NoError(t, err)
-		require.Equal(t, want, frames(t, got[len(preface):], hpack.NewDecoder(4096, nil)), "seed %d", seed)
-	}
-}
-
-func TestALongMessageIsRefusedByItsPrefix(t *testing.T) {
-	for name, c := range map[string]struct {
-		data     [][]byte
-		answered bool
-		want     []string // for the client
-	}{
-		"in one frame":           {[][]byte{{0, 0, 0x10, 0, 1, 9}}, false, []string{"HEADERS 200 application/grpc 11", "RST_STREAM NO_ERROR"}},
-		"in three frames":        {[][]byte{{0, 0}, {0x10, 0}, {1, 9, 9}}, false, []string{"HEADERS 200 application/grpc 11", "RST_STREAM NO_ERROR"}},
-		"the second message":     {[][]byte{{0, 0, 0, 0, 1, 9, 0, 0xff, 0xff, 0xff, 0xff}}, false, []string{"HEADERS 200 application/grpc 11", "RST_STREAM NO_ERROR"}},
-		"after the first answer": {[][]byte{{0, 0, 0x10, 0, 1, 9}}, true, []string{"HEADERS 200", "HEADERS 11", "RST_STREAM NO_ERROR"}},
-		"at the limit":           {[][]byte{{0, 0, 0x10, 0, 0, 9}}, false, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
-				_ = framer.WriteSettings()
-				_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
-			})
-			rest := clientBytes(func(framer *http2.Framer, _ func(string) []byte) {
-				for _, data := range c.data {
-					_ = framer.WriteData(1, false, data)
-				}
-			})[len(preface):]
-			for seed := range uint64(20) {
-				conn, wire, _ := native(t, whole, false, seed)
-				_, err := io.ReadAll(conn)
-				require.NoError(t, err)
-				if c.answered {
-					answer(t, conn)
-				}
-				wire.rest = cut(rest, rand.New(rand.NewPCG(seed, 3)))
-				toServer, err := io.ReadAll(conn)
-				require.NoError(t, err)
-				require.Equal(t, c.want, frames(t, wire.sent.Bytes(), hpack.NewDecoder(4096, nil)))
-				if c.want != nil {
-					require.Contains(t, frames(t, toServer, hpack.NewDecoder(4096, nil)), "RST_STREAM CANCEL")
-				} else {
-					require.Equal(t, rest, toServer)
-				}
-			}
-		})
-	}
-}
-
-// answer is the server's headers, written in two pieces.
-func answer(t *testing.T, conn *nativeConn) {
-	t.Helper()
-	var block, frame bytes.Buffer
-	require.NoError(t, hpack.NewEncoder(&block).WriteField(hpack.HeaderField{Name: ":status", Value: "200"}))
-	require.NoError(t, http2.NewFramer(&frame, nil).WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true}))
-	for _, part := range [][]byte{frame.Bytes()[:4], frame.Bytes()[4:]} {
-		_, err := conn.Write(part)
-		require.NoError(t, err)
-	}
-}
-
-func TestACallThatIsNotNativeIsSentElsewhere(t *testing.T) {
-	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
-		_ = framer.WriteSettings()
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block("application/grpc-web+proto"), EndHeaders: true})
-		_ = framer.WriteData(3, true, []byte("\x00\x00\x00\x00\x00"))
-		_ = framer.WriteData(1, true, []byte("\x00\x00\x00\x00\x00"))
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: block("application/grpc"), EndHeaders: true})
-	})
-	for seed := range uint64(20) {
-		conn, wire, mixed := native(t, whole, false, seed)
-		got, err := io.ReadAll(conn)
-		require.NoError(t, err)
-		require.Equal(t, []string{"SETTINGS", "HEADERS application/grpc", "DATA", "DATA"}, frames(t, got[len(preface):], hpack.NewDecoder(4096, nil)))
-		require.Equal(t, []string{"GOAWAY", "RST_STREAM REFUSED_STREAM", "RST_STREAM REFUSED_STREAM"}, frames(t, wire.sent.Bytes(), hpack.NewDecoder(4096, nil)))
-		require.Equal(t, 1, *mixed)
-	}
-}
-
-func TestFramesOfOurOwnWaitForTheEndOfAnother(t *testing.T) {
-	conn, wire, _ := native(t, []byte(http2.ClientPreface), false, 1)
-	ping := []byte{0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}
-	_, err := conn.Write(ping[:12])
-	require.NoError(t, err)
-	conn.send(resetFrame(1, http2.ErrCodeCancel))
-	require.Equal(t, ping[:12], wire.sent.Bytes())
-	_, err = conn.Write(ping[12:])
-	require.NoError(t, err)
-	require.Equal(t, []string{"PING", "RST_STREAM CANCEL"}, frames(t, wire.sent.Bytes(), hpack.NewDecoder(4096, nil)))
-}
-
-// holdsRoom reports whether the connection has something of its budget.
-func holdsRoom(t *testing.T, conn *nativeConn) bool {
-	t.Helper()
-	give, ok := conn.config.Budget.TryTake(t.Context(), 1<<20)
-	if ok {
-		give()
-	}
-	return !ok
-}
-
-func TestAMessageTakesFromTheBudgetWhileItArrives(t *testing.T) {
-	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
-		_ = framer.WriteData(1, false, append([]byte{0, 0, 0x04, 0, 0}, make([]byte, 100)...)) // 256 KiB, of which 100 bytes came
-	})
-	for name, end := range map[string]func(conn *nativeConn, wire *pieces){
-		"it is complete": func(_ *nativeConn, wire *pieces) {
-			wire.rest = cut(clientBytes(func(framer *http2.Framer, _ func(string) []byte) {
-				for rest := 0x40000 - 100; rest > 0; rest -= min(rest, 16384) {
-					_ = framer.WriteData(1, rest <= 16384, make([]byte, min(rest, 16384)))
-				}
-			})[len(preface):], rand.New(rand.NewPCG(1, 4)))
-		},
-		"the client resets it":  func(_ *nativeConn, wire *pieces) { wire.rest = [][]byte{resetFrame(1, http2.ErrCodeCancel)} },
-		"the server ends it":    func(conn *nativeConn, _ *pieces) { _, _ = conn.Write(statusFrames(1, false, errors.New("x"))) },
-		"the connection closes": func(conn *nativeConn, _ *pieces) { _ = conn.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			conn, wire, _ := native(t, whole, false, 1)
-			_, err := io.ReadAll(conn)
+		for _, size := range []int{0, nativeBuffer} {
+			parts := cut(whole, rand.New(rand.NewPCG(seed, 2)))
+			got, err := io.ReadAll(newReplayConn(&found{conn: &pieces{rest: parts[1:]}, read: parts[0]}, size))
 			require.NoError(t, err)
-			require.True(t, holdsRoom(t, conn))
-			end(conn, wire)
-			_, err = io.ReadAll(conn)
+			require.Equal(t, whole, got, "seed %d", seed)
+
+			parts = cut(whole, rand.New(rand.NewPCG(seed, 2)))
+			conn := newReplayConn(&found{conn: &pieces{rest: parts[1:]}, read: parts[0], settingsSent: true}, size)
+			got, err = io.ReadAll(conn)
 			require.NoError(t, err)
-			require.False(t, holdsRoom(t, conn))
-		})
+			require.Equal(t, []string{"SETTINGS", "SETTINGS", "HEADERS", "DATA"}, frames(t, got[len(preface):]), "seed %d", seed)
+			require.Nil(t, conn.replay, "nothing is kept of what was looked at")
+			require.Nil(t, conn.ack)
+		}
 	}
 }
 
-// The budget is full when the message arrives, and the call ends before there is room.
-func TestACallThatEndsWhileItWaitsForRoomGetsNone(t *testing.T) {
-	whole := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
-		_ = framer.WriteData(1, false, append([]byte{0, 0, 0x04, 0, 0}, make([]byte, 100)...))
-	})
-	for name, end := range map[string]func(conn *nativeConn){
-		"the server ends it":    func(conn *nativeConn) { _, _ = conn.Write(statusFrames(1, false, errors.New("x"))) },
-		"the connection closes": func(conn *nativeConn) { _ = conn.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			conn, _, _ := native(t, whole, false, 1)
-			budget := conn.config.Budget
-			giveAll, ok := budget.TryTake(t.Context(), 1<<20-1)
-			require.True(t, ok)
-			read := make(chan error, 1)
-			go func() {
-				_, err := io.ReadAll(conn)
-				read <- err
-			}()
-			require.Eventually(t, func() bool { // the last byte is not to be had while somebody is in line
-				give, ok := budget.TryTake(t.Context(), 1)
-				if ok {
-					give()
-				}
-				return !ok
-			}, 5*time.Second, time.Millisecond, "the message waits for room")
-			end(conn)
-			giveAll()
-			require.NoError(t, <-read)
-			require.False(t, holdsRoom(t, conn))
-		})
-	}
+func splitter(t *testing.T, config Config) *Splitter {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	config.Budgets = caller.Budgets{Bodies: budget.New(1<<20, 0), Answers: budget.New(1<<20, 0)}
+	config.MaxConnections = max(config.MaxConnections, 1)
+	return New(config, listener, slog.New(slog.DiscardHandler))
 }
 
-// Each case sends what it has, and then only a ping when the time is over.
-func TestARequestMustArriveInTime(t *testing.T) {
-	const unary, streams = "/unary", "/streams"
-	part := append([]byte{0, 0, 4, 0, 0}, make([]byte, 100)...) // of 256 KiB
-	whole := make([]byte, prefixBytes+100_000)
-	copy(whole, []byte{0, 0, 1, 0x86, 0xa0})
+// The first headers may come in pieces as long as the header timeout says.
+func TestSlowHeadersHaveTheHeaderTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
-		path     string
-		data     []byte
-		ended    bool
-		room     bool // before the time is over
-		arrived  bool
-		answered bool
+		pause time.Duration
+		found bool
 	}{
-		"part of the message":               {path: unary, data: part, room: true},
-		"part of the prefix":                {path: unary, data: []byte{0, 0}},
-		"the message without its end":       {path: unary, data: whole, room: true},
-		"a short message without its end":   {path: unary, data: []byte{0, 0, 0, 0, 1, 9}},
-		"the message and its end":           {path: unary, data: whole, ended: true, arrived: true},
-		"a stream's message":                {path: streams, data: whole, arrived: true},
-		"a stream's empty message":          {path: streams, data: make([]byte, prefixBytes), arrived: true},
-		"part of a stream's message":        {path: streams, data: part, room: true},
-		"part of a stream's second message": {path: streams, data: append(bytes.Clone(whole), part...), room: true},
-		"part of a stream's third message":  {path: streams, data: append(make([]byte, 2*prefixBytes), part...), room: true},
-		"after the stream's first answer":   {path: streams, data: part, room: true, answered: true},
+		"in time":  {8 * time.Second, true},
+		"too late": {10*time.Second + 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			s := splitter(t, Config{HeaderTimeout: 10 * time.Second})
 			synctest.Test(t, func(t *testing.T) {
 				client, server := net.Pipe()
-				conn := newNativeConn(found{conn: server}, NativeConfig{
-					MaxRequestBytes: 1 << 20, MaxHeaderBytes: 16384, ArrivalTimeout: time.Minute,
-					ClientStreams: map[string]bool{streams: true}, Budget: forward.NewBudget(1<<20, telemetry.Discard()),
-				}, func() {})
-				toServer, toClient := make(chan []byte, 1), make(chan []byte, 1)
-				readAll := func(from net.Conn, into chan<- []byte) {
-					all, _ := io.ReadAll(from) // until the connection is closed
-					into <- all
+				defer client.Close()
+				go func() { _, _ = io.Copy(io.Discard, client) }()
+				sent := withHeaders("application/grpc")
+				go func() {
+					_, _ = client.Write(sent[:len(sent)-10])
+					time.Sleep(c.pause)
+					_, _ = client.Write(sent[len(sent)-10:])
+				}()
+				found, err := s.classify(server, false)
+				require.NoError(t, server.Close())
+				if !c.found {
+					require.Error(t, err)
+					time.Sleep(c.pause)
+					return
 				}
-				go readAll(conn, toServer)
-				go readAll(client, toClient)
-				send := func(write func(framer *http2.Framer, block func(string) []byte), from int) {
-					_, err := client.Write(clientBytes(write)[from:])
-					require.NoError(t, err)
-				}
-				send(func(framer *http2.Framer, _ func(string) []byte) {
-					var block bytes.Buffer
-					encoder := hpack.NewEncoder(&block)
-					_ = encoder.WriteField(hpack.HeaderField{Name: ":path", Value: c.path})
-					_ = encoder.WriteField(hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
-					_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
-					for data := c.data; len(data) > 0; data = data[min(len(data), 16384):] {
-						_ = framer.WriteData(1, c.ended && len(data) <= 16384, data[:min(len(data), 16384)])
-					}
-				}, 0)
-				if c.answered {
-					synctest.Wait() // no server answers what it has not read
-					answer(t, conn)
-				}
-				time.Sleep(time.Minute - 1)
-				require.Equal(t, c.room, holdsRoom(t, conn))
-				time.Sleep(time.Nanosecond)
-				synctest.Wait()
-				require.False(t, holdsRoom(t, conn))
-				send(func(framer *http2.Framer, _ func(string) []byte) { _ = framer.WritePing(false, [8]byte{1}) }, len(preface))
-				require.NoError(t, client.Close())
-				require.NoError(t, conn.Close())
-
-				got := frames(t, (<-toServer)[len(preface):], hpack.NewDecoder(4096, nil))
-				require.Equal(t, "PING", got[len(got)-1], "the connection goes on")
-				want, wantAnswer := "RST_STREAM CANCEL", []string{"HEADERS 200 application/grpc 4", "RST_STREAM NO_ERROR"}
-				switch {
-				case c.arrived:
-					want, wantAnswer = "DATA", nil
-				case c.answered:
-					wantAnswer = []string{"HEADERS 200", "HEADERS 4", "RST_STREAM NO_ERROR"}
-				}
-				require.Equal(t, want, got[len(got)-2])
-				require.Equal(t, wantAnswer, frames(t, <-toClient, hpack.NewDecoder(4096, nil)))
+				require.NoError(t, err)
+				require.True(t, found.native)
+				require.Equal(t, sent, found.read)
 			})
 		})
 	}
 }
 
-// A frame that has begun goes to the server as a whole before the reset.
-func TestTheResetOfALateRequestWaitsForTheEndOfAFrame(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, server := net.Pipe()
-		conn := newNativeConn(found{conn: server}, NativeConfig{
-			MaxRequestBytes: 1 << 20, MaxHeaderBytes: 16384, ArrivalTimeout: time.Minute,
-			Budget: forward.NewBudget(1<<20, telemetry.Discard()),
-		}, func() {})
-		toServer := make(chan []byte, 1)
-		go func() {
-			all, _ := io.ReadAll(conn)
-			toServer <- all
-		}()
-		go func() { _, _ = io.Copy(io.Discard, client) }()
-		sent := clientBytes(func(framer *http2.Framer, block func(string) []byte) {
-			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("application/grpc"), EndHeaders: true})
-			_ = framer.WriteData(1, false, append([]byte{0, 0, 4, 0, 0}, make([]byte, 100)...))
-			_ = framer.WriteData(1, false, make([]byte, 1000))
-		})
-		for _, part := range [][]byte{sent[:len(sent)-500], sent[len(sent)-500:]} {
-			_, err := client.Write(part)
+// A browser connects ahead of its first request, and so does a native client. Only
+// the browser could have spoken HTTP/1.1.
+func TestASilentConnectionGoesToWhoServesItsClient(t *testing.T) {
+	for _, offersHTTP1 := range []bool{false, true} {
+		s := splitter(t, Config{HeaderTimeout: 10 * time.Second})
+		synctest.Test(t, func(t *testing.T) {
+			client, server := net.Pipe()
+			defer client.Close()
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			go func() {
+				_, _ = client.Write(clientBytes(func(framer *http2.Framer, _ func(string) []byte) { _ = framer.WriteSettings() }))
+			}()
+			found, err := s.classify(server, offersHTTP1)
 			require.NoError(t, err)
-			time.Sleep(time.Hour)
-		}
-		require.NoError(t, client.Close())
-		require.NoError(t, conn.Close())
-		require.Equal(t, []string{"HEADERS application/grpc", "DATA", "DATA", "RST_STREAM CANCEL"},
-			frames(t, (<-toServer)[len(preface):], hpack.NewDecoder(4096, nil)))
-	})
-}
-
-func TestTheInspectionSurvivesAnyBytes(t *testing.T) {
-	for seed := range uint64(300) {
-		random := rand.New(rand.NewPCG(seed, 5))
-		noise := make([]byte, random.IntN(4000))
-		for i := range noise {
-			noise[i] = byte(random.Uint32())
-			if random.IntN(3) > 0 {
-				noise[i] %= 10 // short frames of known types
-			}
-		}
-		conn, _, _ := native(t, append([]byte(http2.ClientPreface), noise...), seed%2 == 0, seed)
-		_, err := io.ReadAll(conn)
-		require.NoError(t, err)
-		require.NoError(t, conn.Close())
+			require.Equal(t, !offersHTTP1, found.native)
+			require.NoError(t, server.Close())
+		})
 	}
 }
 
-func FuzzClassify(f *testing.F) {
+func TestAnAddressHasAShareOfTheConnections(t *testing.T) {
+	for _, c := range []struct {
+		address, other string
+		same           bool
+	}{
+		{"192.0.2.1:1", "192.0.2.1:2", true},
+		{"192.0.2.1:1", "192.0.2.2:1", false},
+		{"192.0.2.1:1", "[::ffff:192.0.2.1]:1", true},
+		{"[2001:db8::1]:1", "[2001:db8::ffff:1]:1", true},
+		{"[2001:db8::1]:1", "[2001:db8:0:1::1]:1", false},
+		{"[fe80::1%eth0]:1", "[fe80::2%eth1]:1", true},
+	} {
+		require.Equal(t, c.same, addressOf(text(c.address)) == addressOf(text(c.other)), "%s and %s", c.address, c.other)
+	}
+
+	s := splitter(t, Config{MaxConnections: 10, MaxPerAddress: 2})
+	from := func(address string) (*conn, bool) {
+		s.slots <- struct{}{}
+		c, ok := s.begin(addressed{Conn: &pieces{}, address: text(address)})
+		if !ok {
+			<-s.slots
+		}
+		return c, ok
+	}
+	first, ok := from("192.0.2.1:1")
+	require.True(t, ok)
+	_, ok = from("192.0.2.1:2")
+	require.True(t, ok)
+	_, ok = from("192.0.2.1:3")
+	require.False(t, ok)
+	_, ok = from("192.0.2.2:1")
+	require.True(t, ok)
+	require.NoError(t, first.Close())
+	require.NoError(t, first.Close()) // as servers do
+	_, ok = from("192.0.2.1:4")
+	require.True(t, ok)
+	require.Len(t, s.slots, 3)
+}
+
+type text string
+
+func (text) Network() string  { return "tcp" }
+func (a text) String() string { return string(a) }
+
+type addressed struct {
+	net.Conn
+
+	address net.Addr
+}
+
+func (c addressed) RemoteAddr() net.Addr { return c.address }
+func (addressed) Close() error           { return nil }
+
+func FuzzLook(f *testing.F) {
 	f.Add(withHeaders("application/grpc"))
 	f.Add([]byte("POST / HTTP/1.1\r\n\r\n"))
-	f.Fuzz(func(t *testing.T, read []byte) { _, _ = classify(read, 16384) })
+	f.Add([]byte(http2.ClientPreface + strings.Repeat("\x00\x00\x01\x09\x00\x00\x00\x00\x01x", 3)))
+	f.Fuzz(func(t *testing.T, read []byte) {
+		var whole, grows look
+		told := whole.next(read)
+		for n := range read {
+			if grows.next(read[:n]) {
+				require.True(t, told)
+				return
+			}
+		}
+		require.Equal(t, told, grows.next(read))
+		require.Equal(t, whole.native, grows.native)
+	})
 }
