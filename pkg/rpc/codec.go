@@ -47,8 +47,15 @@ func FrameOf(encoded []byte) *Frame {
 
 // Take returns the bytes of a received frame and releases it.
 func (f *Frame) Take() []byte {
+	taken := f.takeBytes()
+	f.Release()
+	return taken
+}
+
+func (f *Frame) takeBytes() []byte {
 	taken := f.Data.Materialize()
-	f.Free()
+	f.Data.Free()
+	f.Data = nil
 	return taken
 }
 

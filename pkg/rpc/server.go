@@ -32,8 +32,8 @@ type Config struct {
 	// StopTimeout bounds what remains to be done after the drain.
 	StopTimeout time.Duration `env:"STOP_TIMEOUT" envDefault:"5s"`
 	// AnswerTimeout is how long the answer of a role's unary call may stand still
-	// before its call is ended, or a connection that takes no answers is closed. 0
-	// means a minute.
+	// before its call is ended, or a connection that takes no answers is closed. A
+	// reader also waits as long for a request to arrive, and for room.
 	AnswerTimeout time.Duration `env:"ANSWER_TIMEOUT" envDefault:"60s"`
 }
 
@@ -46,8 +46,8 @@ func (c Config) Validate() error {
 	if c.StopTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("XMTP_STOP_TIMEOUT is %v, expected more than 0s", c.StopTimeout))
 	}
-	if c.AnswerTimeout < 0 {
-		errs = append(errs, fmt.Errorf("XMTP_ANSWER_TIMEOUT is %v, expected at least 0s", c.AnswerTimeout))
+	if c.AnswerTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("XMTP_ANSWER_TIMEOUT is %v, expected more than 0s", c.AnswerTimeout))
 	}
 	return errors.Join(errs...)
 }
@@ -119,6 +119,9 @@ type ServerDeps struct {
 	// Responses, which may be nil, counts the bytes of unary answers from the end of
 	// their handler until they have left, and those of an Answer from before.
 	Responses *budget.Budget
+	// Arrival guards the messages that a role receives; nil for one that counts them
+	// itself.
+	Arrival *Arrival
 	// Unknown answers the calls of methods that are not registered; without it
 	// they get grpc-go's UNIMPLEMENTED. Its error becomes the status.
 	Unknown func(fullMethod string) error
@@ -151,13 +154,16 @@ var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 // NewServer prepares a server; nothing listens yet. Health is NOT_SERVING until
 // SetServing.
 func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
-	config.AnswerTimeout = cmp.Or(config.AnswerTimeout, time.Minute)
+	config.AnswerTimeout = cmp.Or(config.AnswerTimeout, time.Minute) // of one that was not loaded
 	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, public: deps.Public != nil, metrics: deps.Metrics, responses: deps.Responses}
 	s.ready = func(is int64) { deps.Metrics.Ready.Record(context.Background(), is) }
 	s.streams, s.endStreams = context.WithCancelCause(context.Background())
 	chain := Chain(deps.Logger, deps.Metrics)
-	if deps.Public != nil {
+	switch {
+	case deps.Public != nil:
 		chain = publicChain(deps)
+	case deps.Arrival != nil:
+		chain = append(chain, deps.Arrival.intercept(deps.MaxRequestBytes))
 	}
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(Codec{}),
@@ -217,7 +223,10 @@ func (s *Server) register(service Service, chain []grpc.StreamServerInterceptor)
 		case method.Forward != nil:
 			handler = s.unary(method.Forward, method.Answered)
 		default:
-			handler = s.unary(func(ctx context.Context, request *Frame) (*Frame, error) { return method.Unary(ctx, request.Take()) }, method.Answered)
+			handler = s.unary(func(ctx context.Context, request *Frame) (*Frame, error) {
+				defer request.Release() // what is held for the bytes is held as long as they are in use
+				return method.Unary(ctx, request.takeBytes())
+			}, method.Answered)
 		}
 		if method.Stream == nil {
 			handler = chained(chain, &grpc.StreamServerInfo{FullMethod: "/" + service.Name + "/" + method.Name}, handler)

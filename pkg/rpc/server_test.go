@@ -388,7 +388,7 @@ func TestDialRefusesWhatIsNoEndpoint(t *testing.T) {
 }
 
 func TestConfigNamesItsVariables(t *testing.T) {
-	require.NoError(t, rpc.Config{StopTimeout: 1}.Validate())
+	require.NoError(t, rpc.Config{StopTimeout: 1, AnswerTimeout: 1}.Validate())
 	err := rpc.Config{DrainTimeout: -1}.Validate()
 	require.ErrorContains(t, err, "XMTP_DRAIN_TIMEOUT")
 	require.ErrorContains(t, err, "XMTP_STOP_TIMEOUT")

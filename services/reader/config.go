@@ -13,6 +13,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 	"github.com/xmtp-selfhosted/backend/pkg/wallet"
 	"github.com/xmtp-selfhosted/backend/services/reader/internal/database"
+	"github.com/xmtp-selfhosted/backend/services/reader/internal/identity"
 	"github.com/xmtp-selfhosted/backend/services/reader/internal/query"
 )
 
@@ -36,6 +37,12 @@ type Config struct {
 	// ResponseBytes bounds the responses that are being read, put together or not
 	// taken yet. Those beyond it wait.
 	ResponseBytes int64 `env:"READER_RESPONSE_BYTES" envDefault:"402653184"`
+	// RequestBytes bounds the requests that arrive or are being answered. Those beyond
+	// it wait.
+	RequestBytes int64 `env:"READER_REQUEST_BYTES" envDefault:"134217728"`
+	// VerificationBytes bounds the memory of the signatures that are being verified.
+	// Those beyond it wait.
+	VerificationBytes int64 `env:"READER_VERIFICATION_BYTES" envDefault:"33554432"`
 
 	Limits   limit.Config
 	RPC      rpc.Config
@@ -62,10 +69,19 @@ func (c Config) Validate() error {
 	if c.SCWConcurrency < 1 {
 		errs = append(errs, fmt.Errorf("XMTP_SCW_CONCURRENCY is %d, expected at least 1", c.SCWConcurrency))
 	}
-	if longest, share := query.Room(int(c.Limits.MaxResponseBytes), c.Limits), c.responses().Share(); share < longest {
-		errs = append(errs, fmt.Errorf("XMTP_READER_RESPONSE_BYTES is %d, of which one response can have %d, expected at least %d for XMTP_MAX_RESPONSE_BYTES", c.ResponseBytes, share, longest))
+	for _, b := range []struct {
+		name  string
+		total int64
+		least int64 // for the largest of what the limit allows
+		limit string
+	}{
+		{"READER_RESPONSE_BYTES", c.ResponseBytes, query.Room(int(c.Limits.MaxResponseBytes), c.Limits), "MAX_RESPONSE_BYTES"},
+		{"READER_REQUEST_BYTES", c.RequestBytes, int64(c.Limits.MaxRequestBytes) + rpc.ArrivalStep, "MAX_REQUEST_BYTES"},
+		{"READER_VERIFICATION_BYTES", c.VerificationBytes, identity.VerificationRoom(c.Limits.MaxEnvelopeBytes), "MAX_ENVELOPE_BYTES"},
+	} {
+		if share := budget.New(b.total, 0).Share(); share < b.least {
+			errs = append(errs, fmt.Errorf("XMTP_%s is %d, of which one call can have %d, expected at least %d for XMTP_%s", b.name, b.total, share, b.least, b.limit))
+		}
 	}
 	return errors.Join(errs...)
 }
-
-func (c Config) responses() *budget.Budget { return budget.New(c.ResponseBytes, 0) }

@@ -129,6 +129,34 @@ func TestLongPagesForManyWaitTheirTurn(t *testing.T) {
 	r.awaitBudget(t, func(used int64) bool { return used == 0 })
 }
 
+// Long requests wait for each other, too, and short ones do not wait for them.
+func TestLongRequestsAreBounded(t *testing.T) {
+	db := pgtest.MigratedPrimary(t, migrate)
+	cfg := configuration(t, db.PrimaryURL)
+	cfg.RequestBytes = 32 * mib
+	r := start(t, cfg)
+	long := padded(t, &backendv1.QueryRequest{}, 24*mib) // all calls share it
+	// One that does not arrive in full holds room for itself only.
+	stuck := rpctest.Connect(t, r.conn.Target())
+	stuck.Begin(queryMethod, 2*mib, long[:mib/8])
+	eventually(t, "a part of a request", func() bool { return r.made.Requests().Used() >= 2*mib-64<<10 })
+	rose := watchHeap(t)
+	var clients errgroup.Group
+	for range 30 {
+		clients.Go(func() error { return r.raw(t, "QueryService/Query", long) })
+		clients.Go(func() error {
+			_, err := r.Query(t.Context(), &backendv1.QueryRequest{Queries: queries(2)})
+			return err
+		})
+	}
+	require.NoError(t, clients.Wait())
+	peak := rose()
+	t.Logf("the heap rose by %d MiB", peak/mib)
+	require.Less(t, peak, int64(192*mib))
+	require.NoError(t, stuck.Conn.Close())
+	eventually(t, "all to be given back", func() bool { return r.made.Requests().Used() == 0 })
+}
+
 // A page that is longer than what could be had without waiting is the same page.
 func TestAPageIsTheSameInAnyRoom(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)

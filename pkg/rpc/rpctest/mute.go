@@ -18,6 +18,9 @@ import (
 // patience is how long a test waits for a server.
 const patience = 30 * time.Second
 
+// maxFrame is the longest frame that every HTTP/2 server takes.
+const maxFrame = 16 << 10
+
 // Mute is an HTTP/2 client that asks, gives no window for answers and reads nothing.
 type Mute struct {
 	Conn   net.Conn
@@ -47,6 +50,17 @@ func Connect(t testing.TB, address string) *Mute {
 // of its stream.
 func (m *Mute) Call(method string, request []byte) uint32 {
 	m.t.Helper()
+	return m.call(method, len(request), request, true)
+}
+
+// Begin is Call with a request of which only the beginning is sent.
+func (m *Mute) Begin(method string, length int, beginning []byte) uint32 {
+	m.t.Helper()
+	return m.call(method, length, beginning, false)
+}
+
+func (m *Mute) call(method string, length int, content []byte, end bool) uint32 {
+	m.t.Helper()
 	m.block.Reset()
 	for _, field := range [][2]string{
 		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"},
@@ -57,8 +71,12 @@ func (m *Mute) Call(method string, request []byte) uint32 {
 	stream := m.next
 	m.next += 2
 	require.NoError(m.t, m.Framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: m.block.Bytes(), EndHeaders: true}))
-	message := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(request)))
-	require.NoError(m.t, m.Framer.WriteData(stream, true, append(message, request...)))
+	rest := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(length)), content...)
+	for len(rest) > maxFrame {
+		require.NoError(m.t, m.Framer.WriteData(stream, false, rest[:maxFrame]))
+		rest = rest[maxFrame:]
+	}
+	require.NoError(m.t, m.Framer.WriteData(stream, end, rest))
 	return stream
 }
 

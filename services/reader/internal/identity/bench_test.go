@@ -25,7 +25,7 @@ func BenchmarkLookupWithoutDatabase(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		h := New(limit.Default(), rpc.Rooms{Budget: budget.New(1<<30, 0)}, nil, nil, 1)
+		h := New(limit.Default(), rpc.Rooms{Budget: budget.New(1<<30, 0)}, nil, nil, 1, nil)
 		found := make([]store.InboxID, n)
 		for i := range found {
 			found[i].Found = true

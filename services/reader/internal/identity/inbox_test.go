@@ -29,7 +29,7 @@ func FuzzLookupEchoesWhatProtobufReads(f *testing.F) {
 	f.Add(raw[:len(raw)/2])
 	f.Add(bytes.ReplaceAll(raw, []byte{'0'}, []byte{0xff}))
 	f.Add(slices.Concat(raw, []byte{0x0a, 0x02, 0x10, 0xff}, raw))
-	h := New(limit.Default(), rpc.Rooms{}, nil, nil, 1)
+	h := New(limit.Default(), rpc.Rooms{}, nil, nil, 1, nil)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		asked, lookups, err := h.parseLookups(raw)
 		var decoded backendv1.GetInboxIdsRequest
