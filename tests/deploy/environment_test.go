@@ -99,6 +99,7 @@ var budgets = map[string]struct {
 	beside    int64
 }{
 	"publisher": {[]string{"XMTP_PUBLISH_MEMORY_BYTES"}, 512 << 20},
+	"reader":    {[]string{"XMTP_READER_RESPONSE_BYTES", "XMTP_READER_REQUEST_BYTES", "XMTP_READER_VERIFICATION_BYTES"}, 256 << 20},
 	"streamer":  {[]string{"XMTP_STREAM_NOTICE_BYTES", "XMTP_STREAM_BUDGET_BYTES"}, 256 << 20},
 	"gateway":   {[]string{"XMTP_GATEWAY_BODY_BUDGET_BYTES"}, 256 << 20},
 }
