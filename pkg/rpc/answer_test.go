@@ -118,7 +118,7 @@ func TestAConnectionThatTakesNothingIsClosed(t *testing.T) {
 
 // Of a gateway's calls only the one ends whose answer is not taken.
 func TestACallWhoseAnswerStandsStillIsEnded(t *testing.T) {
-	a := serveAnswers(t, time.Second)
+	a := serveAnswers(t, 2*time.Second)
 	conn := dial(t, a.address)
 	for _, method := range []string{"Plain", "Counted"} {
 		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/test.Service/"+method)
@@ -203,7 +203,7 @@ func TestALongAnswerIsGivenBackInPieces(t *testing.T) {
 
 // A reset that overtakes its answer, again and again: nothing is owed in the end.
 func TestResetsOfAllMomentsGiveAllBack(t *testing.T) {
-	a := serveAnswers(t, 500*time.Millisecond)
+	a := serveAnswers(t, soon/2)
 	m := rpctest.Connect(t, a.address)
 	m.Discard()
 	for range 2000 {

@@ -37,7 +37,7 @@ func Connect(t testing.TB, address string) *Mute {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	m := &Mute{t: t, Conn: conn, Framer: http2.NewFramer(conn, conn), next: 1}
 	m.encoder = hpack.NewEncoder(&m.block)
 	_, err = io.WriteString(conn, http2.ClientPreface)
