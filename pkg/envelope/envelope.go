@@ -94,24 +94,36 @@ func AppendMetaField(dst []byte, number protowire.Number, m *Meta) []byte {
 }
 
 // ServerSize is the number of bytes that AppendServer adds.
-func ServerSize(m *Meta, payload []byte) int {
-	return 1 + protowire.SizeBytes(m.Size()) + 1 + protowire.SizeBytes(len(payload))
+func ServerSize(m *Meta, payload []byte) int { return serverSize(m, len(payload)) }
+
+func serverSize(m *Meta, payload int) int {
+	return 1 + protowire.SizeBytes(m.Size()) + 1 + protowire.SizeBytes(payload)
 }
 
 // AppendServer appends the fields of a ServerEnvelope: the metadata and the
 // stored bytes of the ClientEnvelope.
 func AppendServer(dst []byte, m *Meta, payload []byte) []byte {
+	return append(appendServerHead(dst, m, len(payload)), payload...)
+}
+
+func appendServerHead(dst []byte, m *Meta, payload int) []byte {
 	dst = AppendMetaField(dst, serverMeta, m)
 	dst = protowire.AppendTag(dst, serverEnvelope, protowire.BytesType)
-	return protowire.AppendBytes(dst, payload)
+	return protowire.AppendVarint(dst, uint64(payload))
 }
 
 // AppendServerField appends the ServerEnvelope as field number of an outer
 // message: a page of a query, a frame of a stream.
 func AppendServerField(dst []byte, number protowire.Number, m *Meta, payload []byte) []byte {
+	return append(AppendServerFieldHead(dst, number, m, len(payload)), payload...)
+}
+
+// AppendServerFieldHead is AppendServerField without the stored bytes, of which
+// there are payload and which the caller appends.
+func AppendServerFieldHead(dst []byte, number protowire.Number, m *Meta, payload int) []byte {
 	dst = protowire.AppendTag(dst, number, protowire.BytesType)
-	dst = protowire.AppendVarint(dst, uint64(ServerSize(m, payload)))
-	return AppendServer(dst, m, payload)
+	dst = protowire.AppendVarint(dst, uint64(serverSize(m, payload)))
+	return appendServerHead(dst, m, payload)
 }
 
 // TopicSize is the encoded size of a Topic message.

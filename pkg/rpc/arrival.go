@@ -27,9 +27,16 @@ type Arrival struct {
 	// Patience is how long a message waits for room. Then it gives back what it has:
 	// others that wait may need just that.
 	Patience time.Duration
+	// Whole takes room for a message once its length is known. It is for peers that
+	// send all at once, as gateways do to roles: messages do not wait for each other
+	// with parts of them in hand.
+	Whole bool
 	// Holder is what the caller holds of the budget of messages.
 	Holder func(ctx context.Context) *budget.Holder
 }
+
+// ArrivalStep is how much a message may take of its budget beyond its length.
+const ArrivalStep = roomStep
 
 const (
 	// smallMessage is how long a message is that is counted as a whole, when it is
@@ -165,6 +172,11 @@ func (m *arriving) rest(frame *Frame, compressed byte) error {
 		return TooLong(length, m.limit)
 	}
 	room := &room{holder: m.Holder(m.ctx), patience: m.Patience}
+	if m.Whole {
+		if err := room.expect(m.ctx, length); err != nil {
+			return err
+		}
+	}
 	data, err := m.read(length, room)
 	if err == nil && compressed == 1 {
 		data, room, err = m.inflate(data, room)
@@ -266,6 +278,19 @@ func (r *room) grow(ctx context.Context, bytes int) error {
 	return nil
 }
 
+// expect makes room for all bytes of a message before they are read.
+func (r *room) expect(ctx context.Context, bytes int) error {
+	steps := (int64(bytes) - smallMessage + roomStep - 1) / roomStep
+	if steps <= 0 {
+		return nil
+	}
+	if err := r.take(ctx, steps*roomStep); err != nil {
+		return err
+	}
+	r.taken = steps * roomStep
+	return nil
+}
+
 // settle counts a small message, which is complete.
 func (r *room) settle(ctx context.Context) error {
 	if r.taken > 0 || r.bytes == 0 {
@@ -289,7 +314,7 @@ func (r *room) take(ctx context.Context, bytes int64) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fault.Wrap(fault.Unavailable, err, "the gateway has no memory left for the request; try again later")
+		return fault.Wrap(fault.Unavailable, err, "the server has no memory left for the request; try again later")
 	}
 	return nil
 }

@@ -24,15 +24,6 @@ var used buffers
 // from its last use.
 func Buffers() mem.BufferPool { return &used }
 
-// Buffer returns an empty buffer with room for size bytes, for FrameOfBuffer.
-func Buffer(size int) []byte { return (*used.Get(size))[:0] }
-
-// FrameOfBuffer wraps encoded bytes that nobody else has: once the frame is sent or
-// freed they are used for something else.
-func FrameOfBuffer(encoded []byte) *Frame {
-	return &Frame{Data: mem.BufferSlice{mem.NewBuffer(&encoded, &used)}}
-}
-
 // Get implements mem.BufferPool.
 func (b *buffers) Get(size int) *[]byte {
 	tier := max(bits.Len(uint(max(size, 1)-1))-smallestTier, 0)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
 )
 
 // A buffer has the room asked for, at the edges of the tiers and one past them,
@@ -11,10 +12,10 @@ import (
 func TestBuffersHaveTheRoomAskedFor(t *testing.T) {
 	for _, size := range []int{0, 1, 255, 256, 257, 4096, 4097, 1 << 19, 1<<19 + 1, 1 << 20, 1<<20 + 1, 25 << 20} {
 		for range 3 { // new and used ones
-			buffer := Buffer(size)
-			require.Empty(t, buffer)
-			require.GreaterOrEqual(t, cap(buffer), size)
-			FrameOfBuffer(append(buffer, make([]byte, size+1)...)).Free()
+			buffer := used.Get(size)
+			require.Len(t, *buffer, size)
+			*buffer = append(*buffer, make([]byte, size+1)...)
+			used.Put(buffer)
 		}
 	}
 }
@@ -23,11 +24,11 @@ func TestBuffersHaveTheRoomAskedFor(t *testing.T) {
 func TestABufferInUseIsNotGivenAgain(t *testing.T) {
 	frames := make([]*Frame, 100)
 	for i := range frames {
-		buffer := Buffer(5000)[:5000]
-		for at := range buffer {
-			buffer[at] = byte(i)
+		buffer := used.Get(5000)
+		for at := range *buffer {
+			(*buffer)[at] = byte(i)
 		}
-		frames[i] = FrameOfBuffer(buffer)
+		frames[i] = &Frame{Data: mem.BufferSlice{mem.NewBuffer(buffer, &used)}}
 		if i%3 == 0 {
 			frames[i].Free()
 		}

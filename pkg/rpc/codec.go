@@ -16,6 +16,7 @@ import (
 type Frame struct {
 	Data mem.BufferSlice
 	held releaser
+	owed *owed // of an Answer
 }
 
 // releaser is what a message holds beside its bytes, such as a part of a budget.
@@ -46,8 +47,15 @@ func FrameOf(encoded []byte) *Frame {
 
 // Take returns the bytes of a received frame and releases it.
 func (f *Frame) Take() []byte {
+	taken := f.takeBytes()
+	f.Release()
+	return taken
+}
+
+func (f *Frame) takeBytes() []byte {
 	taken := f.Data.Materialize()
-	f.Free()
+	f.Data.Free()
+	f.Data = nil
 	return taken
 }
 

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry"
 )
@@ -29,6 +31,10 @@ type Config struct {
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"10s"`
 	// StopTimeout bounds what remains to be done after the drain.
 	StopTimeout time.Duration `env:"STOP_TIMEOUT" envDefault:"5s"`
+	// AnswerTimeout is how long the answer of a role's unary call may stand still
+	// before its call is ended, or a connection that takes no answers is closed. A
+	// reader also waits as long for a request to arrive, and for room.
+	AnswerTimeout time.Duration `env:"ANSWER_TIMEOUT" envDefault:"60s"`
 }
 
 // Validate names each variable that is out of range.
@@ -39,6 +45,9 @@ func (c Config) Validate() error {
 	}
 	if c.StopTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("XMTP_STOP_TIMEOUT is %v, expected more than 0s", c.StopTimeout))
+	}
+	if c.AnswerTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("XMTP_ANSWER_TIMEOUT is %v, expected more than 0s", c.AnswerTimeout))
 	}
 	return errors.Join(errs...)
 }
@@ -88,9 +97,11 @@ type Server struct {
 	names    []string
 	draining atomic.Bool
 	maxBytes int
-	// announces says that callers are told the length of a long answer first.
-	announces bool
-	ready     func(int64) // reports whether it serves
+	public   bool
+	ready    func(int64) // reports whether it serves
+	metrics  *telemetry.Metrics
+	// responses counts the answers of a role; nil when nobody does.
+	responses *budget.Budget
 	// streams is cancelled when the drain begins: long streams end at once.
 	streams    context.Context
 	endStreams context.CancelCauseFunc
@@ -105,6 +116,12 @@ type ServerDeps struct {
 	MaxRequestBytes int
 	// Public is for the gateway's server, whose callers are clients; nil for roles.
 	Public *Public
+	// Responses, which may be nil, counts the bytes of unary answers from the end of
+	// their handler until they have left, and those of an Answer from before.
+	Responses *budget.Budget
+	// Arrival guards the messages that a role receives; nil for one that counts them
+	// itself.
+	Arrival *Arrival
 	// Unknown answers the calls of methods that are not registered; without it
 	// they get grpc-go's UNIMPLEMENTED. Its error becomes the status.
 	Unknown func(fullMethod string) error
@@ -137,12 +154,16 @@ var errDraining = fault.Errorf(fault.Unavailable, "the server is shutting down")
 // NewServer prepares a server; nothing listens yet. Health is NOT_SERVING until
 // SetServing.
 func NewServer(config Config, deps ServerDeps, services ...Service) *Server {
-	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, announces: deps.Public == nil}
+	config.AnswerTimeout = cmp.Or(config.AnswerTimeout, time.Minute) // of one that was not loaded
+	s := &Server{config: config, health: health.NewServer(), maxBytes: deps.MaxRequestBytes, public: deps.Public != nil, metrics: deps.Metrics, responses: deps.Responses}
 	s.ready = func(is int64) { deps.Metrics.Ready.Record(context.Background(), is) }
 	s.streams, s.endStreams = context.WithCancelCause(context.Background())
 	chain := Chain(deps.Logger, deps.Metrics)
-	if deps.Public != nil {
+	switch {
+	case deps.Public != nil:
 		chain = publicChain(deps)
+	case deps.Arrival != nil:
+		chain = append(chain, deps.Arrival.intercept(deps.MaxRequestBytes))
 	}
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(Codec{}),
@@ -202,7 +223,10 @@ func (s *Server) register(service Service, chain []grpc.StreamServerInterceptor)
 		case method.Forward != nil:
 			handler = s.unary(method.Forward, method.Answered)
 		default:
-			handler = s.unary(func(ctx context.Context, request *Frame) (*Frame, error) { return method.Unary(ctx, request.Take()) }, method.Answered)
+			handler = s.unary(func(ctx context.Context, request *Frame) (*Frame, error) {
+				defer request.Release() // what is held for the bytes is held as long as they are in use
+				return method.Unary(ctx, request.takeBytes())
+			}, method.Answered)
 		}
 		if method.Stream == nil {
 			handler = chained(chain, &grpc.StreamServerInfo{FullMethod: "/" + service.Name + "/" + method.Name}, handler)
@@ -228,9 +252,8 @@ func chained(chain []grpc.StreamServerInterceptor, info *grpc.StreamServerInfo, 
 
 func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error), answered func()) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error {
-		if answered != nil {
-			defer answered()
-		}
+		sent := once(answered)
+		defer sent()
 		if s.draining.Load() {
 			return errDraining
 		}
@@ -242,10 +265,21 @@ func (s *Server) unary(handle func(context.Context, *Frame) (*Frame, error), ans
 		if err != nil {
 			return err
 		}
-		if s.announces {
-			announce(stream, response)
+		if s.public { // whose answers are counted above
+			return stream.SendMsg(response)
 		}
-		return stream.SendMsg(response)
+		announce(stream, response)
+		return s.send(stream, response, sent)
+	}
+}
+
+// once runs do, which may be nil, the first time only. It is for one goroutine.
+func once(do func()) func() {
+	return func() {
+		if do != nil {
+			do()
+			do = nil
+		}
 	}
 }
 
@@ -352,9 +386,12 @@ func (s *Server) RegisterOn(f func(*grpc.Server)) { f(s.grpc) }
 // calls and open streams UNAVAILABLE at once, unary calls within DrainTimeout.
 // It returns when no handler runs any more, or with an error when one is still
 // running StopTimeout after that.
-func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+func (s *Server) Serve(ctx context.Context, accepted net.Listener) error {
 	served := make(chan error, 1)
-	go func() { served <- s.grpc.Serve(listener) }()
+	if !s.public {
+		accepted = owingListener{accepted, s}
+	}
+	go func() { served <- s.grpc.Serve(accepted) }()
 	select {
 	case err := <-served:
 		s.drain()

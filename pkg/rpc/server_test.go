@@ -42,10 +42,14 @@ const maxRequestBytes = 1000
 
 func serve(t *testing.T, config rpc.Config, methods ...rpc.Method) *running {
 	t.Helper()
+	return serveWith(t, config, rpc.ServerDeps{Metrics: telemetry.Discard()}, methods...)
+}
+
+func serveWith(t *testing.T, config rpc.Config, deps rpc.ServerDeps, methods ...rpc.Method) *running {
+	t.Helper()
 	r := &running{log: logtest.New()}
-	r.Server = rpc.NewServer(config, rpc.ServerDeps{
-		Metrics: telemetry.Discard(), Logger: r.log.Logger, MaxRequestBytes: maxRequestBytes,
-	}, rpc.Service{Name: "test.Service", Methods: methods})
+	deps.Logger, deps.MaxRequestBytes = r.log.Logger, maxRequestBytes
+	r.Server = rpc.NewServer(config, deps, rpc.Service{Name: "test.Service", Methods: methods})
 	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	r.address = listener.Addr().String()
@@ -384,7 +388,7 @@ func TestDialRefusesWhatIsNoEndpoint(t *testing.T) {
 }
 
 func TestConfigNamesItsVariables(t *testing.T) {
-	require.NoError(t, rpc.Config{StopTimeout: 1}.Validate())
+	require.NoError(t, rpc.Config{StopTimeout: 1, AnswerTimeout: 1}.Validate())
 	err := rpc.Config{DrainTimeout: -1}.Validate()
 	require.ErrorContains(t, err, "XMTP_DRAIN_TIMEOUT")
 	require.ErrorContains(t, err, "XMTP_STOP_TIMEOUT")

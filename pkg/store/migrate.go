@@ -58,8 +58,11 @@ func migrate(ctx context.Context, db *sql.DB) (int64, error) {
 }
 
 // CheckSchema fails as Unavailable while the database is below LowestSchema. It
-// names both versions.
-func (p *Pool) CheckSchema(ctx context.Context) error { return checkSchema(ctx, p.pool) }
+// names both versions. A session that was ended, or a standby that cancelled the
+// question, is asked for again at once.
+func (p *Pool) CheckSchema(ctx context.Context) error {
+	return p.repeatedly(ctx, func() error { return checkSchema(ctx, p.pool) })
+}
 
 // asker is a pool or a connection.
 type asker interface {

@@ -26,22 +26,22 @@ type Newest struct {
 	Full bool
 	// MaxBytes is the most that the encoded answer may take.
 	MaxBytes int
-	// Buffer is as in Query.
-	Buffer func(size int) []byte
 }
 
-// Newest reads from one snapshot. An answer longer than MaxBytes is TooLong.
-func (p *Pool) Newest(ctx context.Context, q Newest, encode Encode) (Page, error) {
+// Newest reads from one snapshot. An answer longer than MaxBytes is TooLong, and one
+// longer than room is only measured.
+func (p *Pool) Newest(ctx context.Context, q Newest, room int, sheet Sheet) (Page, error) {
 	if len(q.Topics) == 0 {
 		return Page{}, nil
 	}
+	room = min(room, q.MaxBytes)
 	s := newestMetaStatement
 	params := [][]byte{topicArray(len(q.Topics), func(i int) topic.Topic { return q.Topics[i] })}
 	if q.Full {
 		s = newestFullStatement
-		params = append(params, bigint(int64(q.MaxBytes)))
+		params = append(params, bigint(int64(room)))
 	}
-	b := pageBuilder{topics: q.Topics, limit: len(q.Topics), max: q.MaxBytes, encode: encode, buffer: q.Buffer, full: q.Full}
+	b := pageBuilder{topics: q.Topics, limit: len(q.Topics), max: q.MaxBytes, room: room, sheet: sheet, full: q.Full}
 	err := p.read(ctx, s, params, b.reset, b.add)
-	return b.page, err
+	return b.end(), err
 }

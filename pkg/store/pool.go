@@ -63,7 +63,9 @@ type Pool struct {
 	// answer is how long a read waits for the server: a little longer than the
 	// server's own limit, so that one that vanished is given up.
 	answer time.Duration
-	meter  meter
+	// sessions is how many connections there are at most.
+	sessions int32
+	meter    meter
 }
 
 // Option changes how a pool connects.
@@ -97,7 +99,7 @@ func Open(url config.Secret, cfg PoolConfig, options ...Option) (*Pool, error) {
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, err, "the connection pool could not be made")
 	}
-	return &Pool{pool: pool, acquire: cfg.AcquireTimeout, answer: cfg.StatementTimeout + answerGrace}, nil
+	return &Pool{pool: pool, acquire: cfg.AcquireTimeout, answer: cfg.StatementTimeout + answerGrace, sessions: cfg.MaxConns}, nil
 }
 
 // Close waits for the connections in use and closes all.
@@ -121,7 +123,7 @@ func (p *Pool) onConnection(ctx context.Context, doing string, do func(*pgxpool.
 	cancel()
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) { // the time of this wait or of the whole call
-			return fault.Wrap(fault.Unavailable, err, "no database connection became free in time, within %v at most", p.acquire)
+			return fault.Wrap(fault.Unavailable, fmt.Errorf("%w: %w", ErrBusy, err), "no database connection became free in time, within %v at most", p.acquire)
 		}
 		return classify(err, doing)
 	}
@@ -136,7 +138,14 @@ const (
 	sqlLockNotAvailable     = "55P03"
 	sqlSerializationFailure = "40001"
 	sqlDeadlock             = "40P01"
+	sqlAdminShutdown        = "57P01" // also of one session, by pg_terminate_backend
+	sqlCrashShutdown        = "57P02"
+	sqlIdleSessionTimeout   = "57P05"
 )
+
+// ErrBusy is the cause of an Unavailable that comes from the callers' number: none of
+// the pool's connections became free in time, whatever the server's state.
+var ErrBusy = errors.New("all connections are in use")
 
 // classify turns a driver error into a fault. Faults and nil pass unchanged.
 func classify(err error, doing string) error {
@@ -184,6 +193,26 @@ func classifyServer(server *pgconn.PgError, err error, doing string) error {
 func isConnectionLoss(err error) bool {
 	return pgconn.SafeToRetry(err) || pgconn.Timeout(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, pgconn.ErrConnClosed) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// isSessionEnd reports whether one session was ended, by the server, an operator or
+// the network. A new one may do. A connection that could not be opened is another
+// thing, but for one that was ended while it was.
+func isSessionEnd(err error) bool {
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		switch server.Code {
+		case sqlAdminShutdown, sqlCrashShutdown, sqlIdleSessionTimeout:
+			return true
+		}
+		return server.Code[:2] == "08"
+	}
+	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) {
+		return false
+	}
+	var network net.Error
+	return errors.As(err, &network) || isConnectionLoss(err)
 }
 
 func isSQLState(err error, code string) bool {

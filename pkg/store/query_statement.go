@@ -83,7 +83,7 @@ func (s statement) run(ctx context.Context, conn *pgxpool.Conn, params [][]byte,
 
 const (
 	// recoveryRetries bounds how often a statement is repeated that the replay of
-	// a standby cancelled.
+	// a standby cancelled, and is the least for one whose session was ended.
 	recoveryRetries = 5
 	// answerGrace is what the network gets beyond the server's own time limit. A
 	// server that vanished without a word is given up after that.
@@ -105,16 +105,24 @@ func (p *Pool) read(ctx context.Context, s statement, params [][]byte, reset fun
 	return err
 }
 
-// repeatedly runs a read again when the replay of a standby cancelled it: that
-// is no lost connection.
+// repeatedly runs a read again when the replay of a standby cancelled it, or when
+// its session was ended: neither says that the server cannot answer. All idle
+// sessions may have been ended together, so there are as many repetitions as there
+// can be sessions; a server that has gone refuses the next connection.
 func (p *Pool) repeatedly(ctx context.Context, run func() error) error {
-	var err error
-	for range recoveryRetries {
-		if err = run(); !isSQLState(err, sqlSerializationFailure) || ctx.Err() != nil {
-			break
+	for cancelled, ended := 1, 0; ; {
+		err := run()
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case isSQLState(err, sqlSerializationFailure) && cancelled < recoveryRetries:
+			cancelled++
+		case isSessionEnd(err) && ended < max(recoveryRetries, int(p.sessions)):
+			ended++
+		default:
+			return err
 		}
 	}
-	return err
 }
 
 // answered bounds the wait for the server's answer. It tells the end of the

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/pglocal/pgtest"
@@ -51,4 +53,34 @@ func TestAStatementOverItsTimeLimitIsLate(t *testing.T) {
 	require.Equal(t, fault.Late, fault.KindOf(err), "%v", err)
 	_, err = store.SleepOnConnection(t.Context(), pool, "0")
 	require.NoError(t, err)
+}
+
+// A read whose session was ended is run on another one, also when all of them were.
+func TestAReadOutlivesItsSession(t *testing.T) {
+	db := pgtest.MigratedPrimary(t, migrate)
+	pool, err := store.Open(secret(db.PrimaryURL), poolConfig, store.ForReads()...)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	operator := connect(t, db.PrimaryURL)
+	for range 3 {
+		var sessions errgroup.Group
+		for range poolConfig.MaxConns {
+			sessions.Go(func() error { _, err := store.SleepOnConnection(t.Context(), pool, "0.1"); return err })
+		}
+		require.NoError(t, sessions.Wait())
+		end(t, operator)
+		_, err = store.SleepOnConnection(t.Context(), pool, "0")
+		require.NoError(t, err)
+		end(t, operator)
+		require.NoError(t, pool.CheckSchema(t.Context()))
+	}
+}
+
+// end ends all sessions of the test's pools.
+func end(t *testing.T, operator *pgx.Conn) {
+	t.Helper()
+	var ended int
+	require.NoError(t, operator.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+		WHERE application_name = 'xmtp-backend' AND datname = current_database()`).Scan(&ended))
+	require.Positive(t, ended)
 }

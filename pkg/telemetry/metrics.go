@@ -35,6 +35,8 @@ type Metrics struct {
 	RPCInFlight metric.Int64UpDownCounter
 	Ready       metric.Int64Gauge
 
+	AnswersNotTaken metric.Int64Counter
+
 	PublishEnvelopes  metric.Int64Counter
 	PublishRejections metric.Int64Counter
 	PublishGroupSize  metric.Int64Histogram
@@ -114,6 +116,10 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	budget := label("budget", "what the bytes are for")
 	m.budgetUsed = b.observableGauge("xmtp_budget_used_bytes", "Bytes that the role holds on behalf of its callers.", budget)
 	m.budgetTotal = b.observableGauge("xmtp_budget_total_bytes", "The most bytes that it holds for that, as its configuration says.", budget)
+
+	b.in(Publisher, Reader, Streamer)
+	m.AnswersNotTaken = b.counter("xmtp_answers_not_taken", "Times that an answer was not taken by the caller within XMTP_ANSWER_TIMEOUT.",
+		label("ended", "what was ended for it: one call, or a connection on which nothing was taken", "call", "connection"))
 
 	b.in(Publisher)
 	m.PublishEnvelopes = b.counter("xmtp_publish_envelopes", "Envelopes of publish requests, by what became of them.",

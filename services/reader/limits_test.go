@@ -277,14 +277,20 @@ func TestMalformedRequests(t *testing.T) {
 
 func TestAConfigurationNamesItsMistakes(t *testing.T) {
 	cfg := configuration(t, "postgres://localhost/x")
+	cfg.ResponseBytes, cfg.RequestBytes, cfg.VerificationBytes = 27<<20*8/7+1, (25<<20+128<<10)*8/7+1, 8<<20*8/7+1
 	require.NoError(t, cfg.Validate())
 	for variable, spoil := range map[string]func(*reader.Config){
-		"XMTP_READER_LISTEN":     func(c *reader.Config) { c.Listen = "x" },
-		"XMTP_PRIMARY_URL":       func(c *reader.Config) { c.PrimaryURL = "mysql://x" },
-		"XMTP_REPLICA_URL":       func(c *reader.Config) { c.ReplicaURL = append(c.ReplicaURL, "x") },
-		"XMTP_SCW_CONCURRENCY":   func(c *reader.Config) { c.SCWConcurrency = 0 },
-		"XMTP_DB_PROBE_INTERVAL": func(c *reader.Config) { c.Database.ProbeInterval = 0 },
-		"XMTP_MAX_QUERY_TOPICS":  func(c *reader.Config) { c.Limits.MaxQueryTopics = 0 },
+		"XMTP_READER_LISTEN":           func(c *reader.Config) { c.Listen = "x" },
+		"XMTP_PRIMARY_URL":             func(c *reader.Config) { c.PrimaryURL = "mysql://x" },
+		"XMTP_REPLICA_URL":             func(c *reader.Config) { c.ReplicaURL = append(c.ReplicaURL, "x") },
+		"XMTP_READER_PRIMARY_FALLBACK": func(c *reader.Config) { c.PrimaryFallback = -1 },
+		"XMTP_SCW_CONCURRENCY":         func(c *reader.Config) { c.SCWConcurrency = 0 },
+		"XMTP_DB_PROBE_INTERVAL":       func(c *reader.Config) { c.Database.ProbeInterval = 0 },
+		// One byte less than what one response of 25 MiB and a 2 MiB buffer need.
+		"XMTP_READER_RESPONSE_BYTES":     func(c *reader.Config) { c.ResponseBytes = 27<<20*8/7 - 1 },
+		"XMTP_READER_REQUEST_BYTES":      func(c *reader.Config) { c.RequestBytes = (25<<20+128<<10)*8/7 - 1 },
+		"XMTP_READER_VERIFICATION_BYTES": func(c *reader.Config) { c.VerificationBytes = 8<<20*8/7 - 1 },
+		"XMTP_MAX_QUERY_TOPICS":          func(c *reader.Config) { c.Limits.MaxQueryTopics = 0 },
 	} {
 		wrong := cfg
 		spoil(&wrong)

@@ -1,6 +1,6 @@
 // Package reader is the role that answers reads: queries from the primary,
-// newest envelopes and inbox lookups from a replica, wallet signatures from a
-// chain. It keeps no state, so that any number of readers can run side by side.
+// newest envelopes and inbox lookups from a replica, or a few of them from the
+// primary while no replica is up, wallet signatures from a chain. It keeps no state, so that any number of readers can run side by side.
 package reader
 
 import (
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
@@ -39,6 +40,10 @@ type Reader struct {
 	primary  *database.Set
 	replica  *database.Set // primary when there is no replica
 	verifier *wallet.Verifier
+	// responses holds what is read until it has been taken.
+	responses *budget.Budget
+	// requests holds what arrives until it has been answered.
+	requests *budget.Budget
 
 	// health is held while the role's health is found and set.
 	health sync.Mutex
@@ -63,12 +68,33 @@ func New(cfg Config, deps Deps) (*Reader, error) {
 	if err := r.openDatabases(cfg); err != nil {
 		return nil, err
 	}
-	r.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
-		Metrics: deps.Metrics, Logger: deps.Logger,
-		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
-		Options:         []grpc.ServerOption{rpc.KeptHandlers()},
-	}, query.New(cfg.Limits, r.primary, r.replica).Service(), identity.New(cfg.Limits, r.replica, r.verifier, cfg.SCWConcurrency).Service())
+	r.server = r.serve(cfg)
 	return r, nil
+}
+
+func (r *Reader) serve(cfg Config) *rpc.Server {
+	replica := query.Database(r.replica)
+	if r.replica != r.primary && cfg.PrimaryFallback > 0 {
+		replica = database.NewFallback(r.replica, r.primary, cfg.PrimaryFallback, cfg.Pool.AcquireTimeout)
+	}
+	r.responses, r.requests = budget.New(cfg.ResponseBytes, 0), budget.New(cfg.RequestBytes, 0)
+	verifications := budget.New(cfg.VerificationBytes, 0)
+	r.deps.Metrics.ObserveBudget("responses", r.responses)
+	r.deps.Metrics.ObserveBudget("requests", r.requests)
+	r.deps.Metrics.ObserveBudget("verifications", verifications)
+	rooms := rpc.Rooms{Budget: r.responses, Patience: cfg.RPC.AnswerTimeout}
+	return rpc.NewServer(cfg.RPC, rpc.ServerDeps{
+		Metrics: r.deps.Metrics, Logger: r.deps.Logger,
+		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
+		Responses:       r.responses,
+		Arrival: &rpc.Arrival{
+			Timeout: cfg.RPC.AnswerTimeout, Patience: cfg.RPC.AnswerTimeout, Whole: true,
+			Holder: func(context.Context) *budget.Holder { return r.requests.Holder() },
+		},
+		Options: []grpc.ServerOption{rpc.KeptHandlers()},
+	},
+		query.New(cfg.Limits, rooms, r.primary, replica).Service(),
+		identity.New(cfg.Limits, rooms, replica, r.verifier, cfg.SCWConcurrency, verifications).Service())
 }
 
 func (r *Reader) openDatabases(cfg Config) error {

@@ -51,6 +51,7 @@ type role struct {
 	backendv1.IdentityServiceClient
 	healthv1.HealthClient
 	conn *grpc.ClientConn
+	made *reader.Reader
 }
 
 // start runs a reader for the length of a test.
@@ -81,7 +82,7 @@ func startLogging(t testing.TB, cfg reader.Config, logger *slog.Logger) role {
 			t.Error("the reader did not end within 30 s")
 		}
 	})
-	return role{backendv1.NewQueryServiceClient(conn), backendv1.NewIdentityServiceClient(conn), healthv1.NewHealthClient(conn), conn}
+	return role{backendv1.NewQueryServiceClient(conn), backendv1.NewIdentityServiceClient(conn), healthv1.NewHealthClient(conn), conn, made}
 }
 
 // raw calls a method with bytes that may not be its request.

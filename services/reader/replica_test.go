@@ -92,7 +92,7 @@ func TestReplicasFailOverInOrder(t *testing.T) {
 	pgtest.WaitReplayed(t, primary, first)
 	second := pgtest.OwnReplica(t, primary, fast)
 	cfg := configuration(t, primary.URL("postgres"), first.URL("postgres"), second.URL("postgres"))
-	cfg.Database.ProbeTimeout = 2 * time.Second
+	cfg.Database.ProbeTimeout, cfg.PrimaryFallback = 2*time.Second, 0
 	r := start(t, cfg)
 	r.awaitServing(t, true)
 
@@ -146,7 +146,9 @@ func TestADatabaseRestartsUnderLoad(t *testing.T) {
 	head := put(t, conn, group(1), message(1, 3000))
 	associate(t, conn, 1, address, 1, 10, 0)
 	pgtest.WaitReplayed(t, primary, replica)
-	r := start(t, configuration(t, primary.URL("postgres"), replica.URL("postgres")))
+	cfg := configuration(t, primary.URL("postgres"), replica.URL("postgres"))
+	cfg.PrimaryFallback = 0
+	r := start(t, cfg)
 	r.awaitServing(t, true)
 
 	ctx, stop := context.WithCancel(t.Context())

@@ -39,7 +39,12 @@ var formula = map[string]memory{
 		{"XMTP_PUBLISH_MEMORY_BYTES", 1}, // reckoned generously already
 		{"XMTP_NOTICE_QUEUE_BYTES", budgeted},
 	}},
-	"reader": {base: 256 * mebibyte},
+	// The base also has a copy of the requests that are being put together.
+	"reader": {base: 256 * mebibyte, variables: []share{
+		{"XMTP_READER_RESPONSE_BYTES", 1},
+		{"XMTP_READER_REQUEST_BYTES", 1},
+		{"XMTP_READER_VERIFICATION_BYTES", 1},
+	}},
 	"streamer": {base: 256 * mebibyte, variables: []share{
 		{"XMTP_STREAM_NOTICE_BYTES", budgeted},
 		{"XMTP_STREAM_BUDGET_BYTES", budgeted},

@@ -94,6 +94,7 @@ func (s *Set) Read(ctx context.Context, read func(context.Context, *store.Pool) 
 		if last == nil || fault.KindOf(last) != fault.Unavailable || ctx.Err() != nil {
 			return last
 		}
+		server.suspect(last, s.config.ProbeInterval)
 	}
 	if last == nil {
 		last = fault.Errorf(fault.Unavailable, "no %s database is reachable", s.name)
@@ -135,10 +136,13 @@ type server struct {
 
 	mu     sync.Mutex
 	probed bool
-	why    string // it is down, as the last probe says
+	asked  time.Time // of the last probe's end
+	why    string    // it is down, as the last probe says
 	// up ends when the server goes down, and with it the reads in progress.
 	up   context.Context
 	down context.CancelCauseFunc
+	// suspected has room for one: a read found the server away.
+	suspected chan struct{}
 }
 
 func openServer(url config.Secret, cfg store.PoolConfig, options []store.Option) (*server, error) {
@@ -153,7 +157,7 @@ func openServer(url config.Secret, cfg store.PoolConfig, options []store.Option)
 		pool.Close()
 		return nil, err
 	}
-	s := &server{pool: pool, probes: probes}
+	s := &server{pool: pool, probes: probes, suspected: make(chan struct{}, 1)}
 	s.up, s.down = context.WithCancelCause(context.Background())
 	return s, nil
 }
@@ -188,6 +192,20 @@ func (s *server) read(ctx, up context.Context, read func(context.Context, *store
 	return err
 }
 
+// suspect lets the server be asked at once whether it is up, unless it just was.
+func (s *server) suspect(err error, interval time.Duration) {
+	s.mu.Lock()
+	recently := time.Since(s.asked) < interval/20
+	s.mu.Unlock()
+	if recently || errors.Is(err, store.ErrBusy) {
+		return
+	}
+	select {
+	case s.suspected <- struct{}{}:
+	default:
+	}
+}
+
 func (s *server) watch(ctx context.Context, cfg Config, changed func(server string, cause error)) {
 	ticker := time.NewTicker(cfg.ProbeInterval)
 	defer ticker.Stop()
@@ -208,6 +226,7 @@ func (s *server) watch(ctx context.Context, cfg Config, changed func(server stri
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-s.suspected: // by reads, as long as it counts as up
 		}
 	}
 }
@@ -231,7 +250,7 @@ func (s *server) note(err error) bool {
 		why = fault.Of(err).Text() // the driver's text differs by port and address
 	}
 	news, wasUp := !s.probed || why != s.why, s.up.Err() == nil
-	s.probed, s.why = true, why
+	s.probed, s.why, s.asked = true, why, time.Now()
 	if err == nil && !wasUp {
 		s.pool.Reset() // its connections are to the server that went down
 		s.up, s.down = context.WithCancelCause(context.Background())

@@ -6,7 +6,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
@@ -23,7 +25,7 @@ func BenchmarkLookupWithoutDatabase(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		h := New(limit.Default(), nil, nil, 1)
+		h := New(limit.Default(), rpc.Rooms{Budget: budget.New(1<<30, 0)}, nil, nil, 1, nil)
 		found := make([]store.InboxID, n)
 		for i := range found {
 			found[i].Found = true
@@ -35,7 +37,10 @@ func BenchmarkLookupWithoutDatabase(b *testing.B) {
 				if err != nil || len(lookups) != n {
 					b.Fatal(err)
 				}
-				encodeLookups(asked, found)
+				answer := h.rooms.Answer()
+				answer.Expect(sizeOfLookups(asked, found))
+				writeLookups(answer, asked, found)
+				answer.Frame().Free()
 			}
 		})
 		b.Run(fmt.Sprintf("%d identifiers by the protobuf library", n), func(b *testing.B) {

@@ -4,6 +4,7 @@ package identity
 import (
 	"context"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
@@ -28,15 +29,18 @@ type Verifier interface {
 // Handler answers the calls of IdentityService.
 type Handler struct {
 	limits      limit.Config
+	rooms       rpc.Rooms
 	replica     Database
 	verifier    Verifier
 	concurrency int
+	// verifications holds what is being verified.
+	verifications *budget.Budget
 }
 
 // New returns a handler. It verifies at most concurrency signatures of one
-// request at a time.
-func New(limits limit.Config, replica Database, verifier Verifier, concurrency int) *Handler {
-	return &Handler{limits: limits, replica: replica, verifier: verifier, concurrency: concurrency}
+// request at a time, and of all together what verifications has room for.
+func New(limits limit.Config, rooms rpc.Rooms, replica Database, verifier Verifier, concurrency int, verifications *budget.Budget) *Handler {
+	return &Handler{limits: limits, rooms: rooms, replica: replica, verifier: verifier, concurrency: concurrency, verifications: verifications}
 }
 
 // Service describes the methods to a server.

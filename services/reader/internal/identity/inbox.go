@@ -47,10 +47,25 @@ func (h *Handler) GetInboxIDs(ctx context.Context, request []byte) (*rpc.Frame, 
 			return nil, err
 		}
 	}
-	if sizeOfLookups(asked, found) > int(h.limits.MaxResponseBytes) {
+	size := sizeOfLookups(asked, found)
+	if size > int(h.limits.MaxResponseBytes) {
 		return nil, tooLong()
 	}
-	return rpc.FrameOf(encodeLookups(asked, found)), nil
+	answer := h.rooms.Answer()
+	if err := answer.Take(ctx, int64(size)); err != nil {
+		return nil, err
+	}
+	answer.Expect(size)
+	writeLookups(answer, asked, found)
+	return answer.Frame(), nil
+}
+
+func writeLookups(answer *rpc.Answer, asked []entry, found []store.InboxID) {
+	var encoded []byte
+	for i := range asked {
+		encoded = asked[i].append(encoded[:0], found)
+		answer.Write(encoded)
+	}
 }
 
 func sizeOfLookups(asked []entry, found []store.InboxID) int {
@@ -59,14 +74,6 @@ func sizeOfLookups(asked []entry, found []store.InboxID) int {
 		size += 1 + protowire.SizeBytes(asked[i].size(found))
 	}
 	return size
-}
-
-func encodeLookups(asked []entry, found []store.InboxID) []byte {
-	response := make([]byte, 0, sizeOfLookups(asked, found))
-	for i := range asked {
-		response = asked[i].append(response, found)
-	}
-	return response
 }
 
 func (h *Handler) parseLookups(request []byte) ([]entry, []store.Identifier, error) {

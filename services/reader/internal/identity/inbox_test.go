@@ -12,6 +12,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
@@ -28,7 +29,7 @@ func FuzzLookupEchoesWhatProtobufReads(f *testing.F) {
 	f.Add(raw[:len(raw)/2])
 	f.Add(bytes.ReplaceAll(raw, []byte{'0'}, []byte{0xff}))
 	f.Add(slices.Concat(raw, []byte{0x0a, 0x02, 0x10, 0xff}, raw))
-	h := New(limit.Default(), nil, nil, 1)
+	h := New(limit.Default(), rpc.Rooms{}, nil, nil, 1, nil)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		asked, lookups, err := h.parseLookups(raw)
 		var decoded backendv1.GetInboxIdsRequest

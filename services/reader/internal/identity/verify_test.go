@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/wallet"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 	"github.com/xmtp-selfhosted/backend/services/reader/internal/identity"
@@ -78,7 +81,7 @@ func ask(t *testing.T, v identity.Verifier, asked signatures) ([]*backendv1.Veri
 	t.Helper()
 	request, err := proto.Marshal(&backendv1.VerifySmartContractWalletSignaturesRequest{Signatures: asked})
 	require.NoError(t, err)
-	frame, err := identity.New(limit.Default(), nil, v, concurrency).Verify(t.Context(), request)
+	frame, err := identity.New(limit.Default(), rpc.Rooms{}, nil, v, concurrency, budget.New(64<<20, 0)).Verify(t.Context(), request)
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +148,49 @@ func TestBytesOfASignature(t *testing.T) {
 	require.Equal(t, fault.Invalid, fault.KindOf(err))
 	require.EqualError(t, err, "signature 2: the signature has 1048577 bytes, expected at most 1048576")
 	require.Zero(t, v.asked.Load(), "refused before any work")
+}
+
+// Long signatures of all requests together are verified within a budget.
+func TestVerificationsShareABudget(t *testing.T) {
+	v, room := &verifier{}, budget.New(32<<20, 0) // of which three of 8 MiB are taken at a time
+	asked := same(4, valid)
+	for _, one := range asked {
+		one.Signature = make([]byte, limit.Default().MaxEnvelopeBytes)
+	}
+	request, err := proto.Marshal(&backendv1.VerifySmartContractWalletSignaturesRequest{Signatures: asked})
+	require.NoError(t, err)
+	h := identity.New(limit.Default(), rpc.Rooms{}, nil, v, concurrency, room)
+	var requests errgroup.Group
+	for range 10 {
+		requests.Go(func() error { _, err := h.Verify(t.Context(), request); return err })
+	}
+	require.NoError(t, requests.Wait())
+	require.LessOrEqual(t, v.most.Load(), int64(3))
+	require.EqualValues(t, 40, v.asked.Load())
+	require.Zero(t, room.Used())
+}
+
+// Whatever the bytes, a request means here what it means to the protobuf library.
+func FuzzVerifyMeansWhatProtobufReads(f *testing.F) {
+	raw, err := proto.Marshal(&backendv1.VerifySmartContractWalletSignaturesRequest{Signatures: same(2, valid)})
+	require.NoError(f, err)
+	f.Add(raw)
+	f.Add(raw[:len(raw)/2])
+	f.Add(bytes.ReplaceAll(raw, []byte("eip"), []byte{0xff, 'i', 'p'}))
+	h := identity.New(limit.Default(), rpc.Rooms{}, nil, &verifier{}, concurrency, budget.New(64<<20, 0))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var decoded backendv1.VerifySmartContractWalletSignaturesRequest
+		frame, err := h.Verify(t.Context(), raw)
+		if proto.Unmarshal(raw, &decoded) != nil {
+			require.Equal(t, fault.Invalid, fault.KindOf(err))
+			return
+		}
+		if err == nil {
+			var response backendv1.VerifySmartContractWalletSignaturesResponse
+			require.NoError(t, proto.Unmarshal(frame.Take(), &response))
+			require.Len(t, response.GetResponses(), len(decoded.GetSignatures()))
+		}
+	})
 }
 
 // A malformed entry is named, and nothing is asked for the others.

@@ -34,15 +34,14 @@ func (h *Handler) Newest(ctx context.Context, request []byte) (*rpc.Frame, error
 	if asked.Full {
 		encode = appendFullResult
 	}
-	var page store.Page
-	err = h.replica.Read(ctx, func(ctx context.Context, pool *store.Pool) (err error) {
-		page, err = pool.Newest(ctx, asked, encode)
-		return err
+	sheet := newSheet(h.rooms, encode)
+	_, err = h.read(ctx, h.replica, sheet, len(asked.Topics), func(ctx context.Context, pool *store.Pool, room int) (store.Page, error) {
+		return pool.Newest(ctx, asked, room, sheet)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return rpc.FrameOfBuffer(page.Encoded), nil
+	return sheet.Frame(), nil
 }
 
 func (h *Handler) parseNewest(request []byte) (store.Newest, error) {
@@ -74,7 +73,7 @@ func (h *Handler) parseNewest(request []byte) (store.Newest, error) {
 		}
 		list.add(name, 0)
 	}
-	return store.Newest{Topics: list.topics, Full: full, MaxBytes: int(h.limits.MaxResponseBytes), Buffer: rpc.Buffer}, m.Err()
+	return store.Newest{Topics: list.topics, Full: full, MaxBytes: int(h.limits.MaxResponseBytes)}, m.Err()
 }
 
 // wantsFull reads the flag, which may come after the topics. It gives up past
@@ -93,14 +92,14 @@ func wantsFull(request []byte, most uint32) (bool, error) {
 	return full, m.Err()
 }
 
-func appendMetaResult(dst []byte, meta *envelope.Meta, _ []byte) []byte {
+func appendMetaResult(dst []byte, meta *envelope.Meta, _ int) []byte {
 	return appendResult(dst, meta, 0)
 }
 
-func appendFullResult(dst []byte, meta *envelope.Meta, payload []byte) []byte {
-	dst = appendResult(dst, meta, 1+protowire.SizeBytes(len(payload)))
+func appendFullResult(dst []byte, meta *envelope.Meta, payload int) []byte {
+	dst = appendResult(dst, meta, 1+protowire.SizeBytes(payload))
 	dst = protowire.AppendTag(dst, resultEnvelope, protowire.BytesType)
-	return protowire.AppendBytes(dst, payload)
+	return protowire.AppendVarint(dst, uint64(payload))
 }
 
 // appendResult begins a result to which the caller appends further bytes.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
@@ -44,7 +45,7 @@ func FuzzQueryMeansWhatProtobufReads(f *testing.F) {
 		&backendv1.QueryRequest{Queries: []*backendv1.TopicQuery{asTopicQuery(3, 1)}},
 		&backendv1.QueryRequest{Queries: []*backendv1.TopicQuery{asTopicQuery(2, math.MaxUint64), {}}, Limit: math.MaxUint32})
 	limits := limit.Default()
-	h := New(limits, nil, nil)
+	h := New(limits, rpc.Rooms{}, nil, nil)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, err := h.parseQuery(raw)
 		var decoded backendv1.QueryRequest
@@ -86,7 +87,7 @@ func FuzzNewestMeansWhatProtobufReads(f *testing.F) {
 		&backendv1.QueryNewestRequest{Topics: []*backendv1.Topic{asTopicQuery(0, 1).GetTopic(), asTopicQuery(3, 1).GetTopic(), asTopicQuery(0, 1).GetTopic()}, IncludeFullEnvelope: true},
 		&backendv1.QueryNewestRequest{Topics: []*backendv1.Topic{{}}})
 	limits := limit.Default()
-	h := New(limits, nil, nil)
+	h := New(limits, rpc.Rooms{}, nil, nil)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, err := h.parseNewest(raw)
 		var decoded backendv1.QueryNewestRequest

@@ -29,14 +29,15 @@ type Database interface {
 // Handler answers the calls of QueryService.
 type Handler struct {
 	limits  limit.Config
+	rooms   rpc.Rooms
 	primary Database
 	replica Database
 }
 
 // New returns a handler. Query reads from primary, QueryNewest from replica
 // (API-018).
-func New(limits limit.Config, primary, replica Database) *Handler {
-	return &Handler{limits: limits, primary: primary, replica: replica}
+func New(limits limit.Config, rooms rpc.Rooms, primary, replica Database) *Handler {
+	return &Handler{limits: limits, rooms: rooms, primary: primary, replica: replica}
 }
 
 // Service describes the methods to a server.
@@ -72,19 +73,20 @@ func (h *Handler) Query(ctx context.Context, request []byte) (*rpc.Frame, error)
 	if err != nil {
 		return nil, err
 	}
-	var page store.Page
-	err = h.primary.Read(ctx, func(ctx context.Context, pool *store.Pool) (err error) {
-		page, err = pool.Query(ctx, asked, appendEnvelope)
-		return err
+	sheet := newSheet(h.rooms, appendEnvelope)
+	page, err := h.read(ctx, h.primary, sheet, asked.Limit, func(ctx context.Context, pool *store.Pool, room int) (store.Page, error) {
+		return pool.Query(ctx, asked, room, sheet)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return rpc.FrameOfBuffer(appendContinuation(page.Encoded, page.More)), nil
+	sheet.head = appendContinuation(sheet.head[:0], page.More)
+	sheet.Write(sheet.head)
+	return sheet.Frame(), nil
 }
 
-func appendEnvelope(dst []byte, meta *envelope.Meta, payload []byte) []byte {
-	return envelope.AppendServerField(dst, responseEnvelopes, meta, payload)
+func appendEnvelope(dst []byte, meta *envelope.Meta, payload int) []byte {
+	return envelope.AppendServerFieldHead(dst, responseEnvelopes, meta, payload)
 }
 
 func appendContinuation(dst []byte, more bool) []byte {
@@ -127,7 +129,6 @@ func (h *Handler) parseQuery(request []byte) (store.Query, error) {
 	return store.Query{
 		Topics: list.topics, Cursors: list.cursors, Limit: int(rows),
 		MaxBytes: int(h.limits.MaxResponseBytes) - continuationSize,
-		Buffer:   rpc.Buffer,
 	}, m.Err()
 }
 
