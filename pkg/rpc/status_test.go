@@ -39,7 +39,7 @@ func TestEveryKindHasItsCode(t *testing.T) {
 func TestTheTextOfAStatusIsBounded(t *testing.T) {
 	exact := strings.Repeat("x", 1024)
 	require.Equal(t, exact, rpc.Status(fault.Invalidf(fault.TooLarge, "%s", exact)).Message())
-	for _, long := range []string{exact + "x", strings.Repeat("é", 513), strings.Repeat("x", 1019) + strings.Repeat("\xff", 100_000)} {
+	for _, long := range []string{exact + "x", strings.Repeat("é", 513), strings.Repeat("\xffx", 1000)} {
 		got := rpc.Status(fault.Invalidf(fault.TooLarge, "%s", long))
 		require.LessOrEqual(t, len(got.Message()), 1024)
 		require.True(t, utf8.ValidString(got.Message()))
