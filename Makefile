@@ -9,6 +9,8 @@ ALL     := $(MODULES:%=./%/...)
 
 BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
 GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+# Without programs that only some machines have.
+ACTIONLINT    := $(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 -shellcheck= -pyflakes=
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test check lint generate generated helm standalone tidy fuzz bench chaos attack clean
@@ -42,16 +44,20 @@ lint:
 	@echo "lint"
 	@$(GOLANGCI_LINT) run --allow-parallel-runners $(ALL)
 	@for m in $(ALONE); do (cd $$m && GOWORK=off $(GOLANGCI_LINT) run ./... ) || exit 1; done
+	@$(ACTIONLINT)
 
-generate: ## Generate the Go code of proto/ and the lists of variables and metrics in docs/
+generate: ## Generate the Go code of proto/ and the lists of variables, metrics and requirements in docs/
 	@cd proto && $(BUF) lint && $(BUF) generate
 	@$(GO) run ./cmd/configdoc -write
 	@$(GO) run ./cmd/metricsdoc
+	@$(GO) run ./cmd/requirementsdoc -write
 
 generated:
 	@echo "generated code and documents are fresh"
 	@$(GO) run ./cmd/configdoc -check
 	@$(GO) run ./cmd/metricsdoc -check
+	@$(GO) run ./cmd/requirementsdoc -check
+	@$(GO) test -count 1 ./tests/repository # what it reads is outside of its module, which the cache of results does not notice
 	@tools/fresh
 
 helm:

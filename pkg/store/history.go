@@ -5,7 +5,6 @@ import (
 	_ "embed"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
@@ -43,7 +42,7 @@ func (p *Publisher) History(ctx context.Context, inbox topic.Topic, above, throu
 
 func (p *Publisher) history(ctx context.Context, query string, arguments ...any) ([]HistoryEntry, error) {
 	var entries []HistoryEntry
-	err := p.pool.with(ctx, "read the history of an inbox", func(conn *pgxpool.Conn) error {
+	err := p.on(ctx, "read the history of an inbox", func(conn *pgx.Conn, _ *standing) error {
 		rows, err := conn.Query(ctx, query, arguments...)
 		if err != nil {
 			return err

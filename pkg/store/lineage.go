@@ -7,12 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/xmtp-selfhosted/backend/pkg/fault"
 )
-
-//go:embed sql/lineage_server.sql
-var lineageServerSQL string
 
 //go:embed sql/lineage_recorded.sql
 var lineageRecordedSQL string
@@ -39,10 +34,6 @@ const (
 	jumpPerSecond = 100_000
 )
 
-// sqlNotInPrerequisiteState is what a standby answers to questions about the
-// WAL that it writes.
-const sqlNotInPrerequisiteState = "55000"
-
 // lineageLockTimeout is how long a connection waits while another moves the
 // sequence on.
 const lineageLockTimeout = 5 * time.Second
@@ -54,37 +45,24 @@ type incarnation struct {
 	started time.Time
 }
 
-// lineageKey is where a connection keeps its lineage.
-const lineageKey = "xmtp-lineage"
-
-// lineageOf returns the lineage of a connection, which is checked before its
-// first publish. If the server is not the one that the sequence was last used
-// on, the sequence is moved on, so that no id that a client may have seen is
-// given again (invariant I11).
-func (p *Publisher) lineageOf(ctx context.Context, conn *pgx.Conn) (Lineage, error) {
-	if lineage, ok := conn.PgConn().CustomData()[lineageKey].(Lineage); ok {
-		return lineage, nil
-	}
-	var server incarnation
-	// pg_control_checkpoint would show the old timeline for a while after a promotion.
-	err := conn.QueryRow(ctx, lineageServerSQL).Scan(&server.SystemIdentifier, &server.Timeline, &server.started)
-	if isSQLState(err, sqlNotInPrerequisiteState) {
-		return Lineage{}, fault.Wrap(fault.Unavailable, err, "the database is a standby, expected the primary")
-	}
-	if err != nil {
-		return Lineage{}, err
+// checkLineage runs before the first publish of a connection. If the server is not
+// the one that the sequence was last used on, the sequence is moved on, so that no id
+// that a client may have seen is given again (invariant I11).
+func (p *Publisher) checkLineage(ctx context.Context, conn *pgx.Conn, here *standing) error {
+	if here.checked {
+		return nil
 	}
 	recorded, err := readLineage(ctx, conn)
 	if err != nil {
-		return Lineage{}, err
+		return err
 	}
-	if !recorded.equal(server) {
-		if err := p.moveOn(ctx, conn, server); err != nil {
-			return Lineage{}, err
+	if !recorded.equal(here.server) {
+		if err := p.moveOn(ctx, conn, here.server); err != nil {
+			return err
 		}
 	}
-	conn.PgConn().CustomData()[lineageKey] = server.Lineage
-	return server.Lineage, nil
+	here.checked = true
+	return nil
 }
 
 func (i incarnation) equal(other incarnation) bool {

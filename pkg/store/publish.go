@@ -2,60 +2,18 @@ package store
 
 import (
 	"context"
-	_ "embed"
-	"fmt"
+	"maps"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
-)
-
-//go:embed sql/publish_identity_lock.sql
-var publishIdentityLockSQL string
-
-//go:embed sql/publish_lock_topics.sql
-var publishLockTopicsSQL string
-
-//go:embed sql/publish_heads.sql
-var publishHeadsSQL string
-
-//go:embed sql/publish_stored.sql
-var publishStoredSQL string
-
-//go:embed sql/publish_begin.sql
-var publishBeginSQL string
-
-//go:embed sql/publish_rows.sql
-var publishRowsSQL string
-
-//go:embed sql/publish_move_heads.sql
-var publishMoveHeadsSQL string
-
-//go:embed sql/publish_associate.sql
-var publishAssociateSQL string
-
-//go:embed sql/publish_revoke.sql
-var publishRevokeSQL string
-
-// The statements of a publish. They are prepared on each connection once.
-var (
-	beginStatement        = statement{"publish_start", "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"}
-	commitStatement       = statement{"publish_commit", "COMMIT"}
-	settingStatement      = statement{"publish_setting", "SELECT set_config($1::text, $2::text, true)"}
-	identityLockStatement = statement{"publish_identity_lock", publishIdentityLockSQL}
-	lockTopicsStatement   = statement{"publish_lock_topics", publishLockTopicsSQL}
-	lockedHeads           = statement{"publish_heads", publishHeadsSQL}
-	storedStatement       = statement{"publish_stored", publishStoredSQL}
-	idsStatement          = statement{"publish_begin", publishBeginSQL}
-	rowsStatement         = statement{"publish_rows", publishRowsSQL}
-	moveHeadsStatement    = statement{"publish_move_heads", publishMoveHeadsSQL}
-	associateStatement    = statement{"publish_associate", publishAssociateSQL}
-	revokeStatement       = statement{"publish_revoke", publishRevokeSQL}
 )
 
 // groupLockTimeout is how long a transaction waits for one lock the first time.
@@ -83,6 +41,13 @@ type Publisher struct {
 	// changed hears of each other lineage that is found.
 	changed  func(context.Context)
 	optimism optimism
+
+	mu sync.Mutex
+	// server is what the newest connection leads to, and era counts such servers.
+	server incarnation
+	era    Era
+	// durability is the server's synchronous_commit when it was last looked at.
+	durability string
 }
 
 // OpenPublisher prepares the connections; it does not wait for the server.
@@ -90,11 +55,16 @@ type Publisher struct {
 // database on another lineage than before; a restart of the server, on which the
 // sequence is moved on as well, is none. Close ends it.
 func OpenPublisher(url config.Secret, cfg PoolConfig, lineageChanged func(context.Context)) (*Publisher, error) {
+	return openPublisher(url, cfg, lineageChanged, PrimaryOnly)
+}
+
+func openPublisher(url config.Secret, cfg PoolConfig, lineageChanged func(context.Context), options ...Option) (*Publisher, error) {
 	p := &Publisher{changed: lineageChanged}
-	options := []Option{
+	options = append(options,
+		WithEachConnection(p.admit),
 		WithSetting("lock_timeout", milliseconds(groupLockTimeout)),
 		WithSetting("idle_in_transaction_session_timeout", milliseconds(idleInTransactionTimeout)),
-	}
+	)
 	for name, value := range publisherSettings {
 		options = append(options, WithSetting(name, value))
 	}
@@ -120,17 +90,28 @@ type Key struct {
 	Hash  envelope.MessageHash
 }
 
-// Batch is what one publish transaction locks and looks at.
+// Draft is an envelope that a publish stores unless it is stored already.
+type Draft struct {
+	// Topic is its index in Batch.Topics.
+	Topic              int
+	Hash               envelope.MessageHash
+	Payload            []byte
+	IsCommitOrProposal bool
+	// Retention is from the start of the transaction to the expiry; 0 is for ever.
+	Retention time.Duration
+}
+
+// Batch is what one publish transaction locks, looks at and may store.
 type Batch struct {
 	// Topics are sorted and distinct: the rows to lock.
 	Topics []topic.Topic
-	// Keys are the distinct envelopes that may be stored, all on Topics.
-	Keys []Key
+	// Drafts are distinct envelopes. They get ids in this order.
+	Drafts []Draft
+	// Certain says that nothing which the transaction may find speaks against a
+	// draft, so that all of them may be stored without a decision.
+	Certain bool
 	// Identity says that identity updates are among them.
 	Identity bool
-	// Drafts, if there are any, are what to store for each key unless it is stored:
-	// nothing else that the transaction may find matters.
-	Drafts []Draft
 	// LockTimeout bounds the wait for one lock; 0 is the short bound of a first
 	// attempt.
 	LockTimeout time.Duration
@@ -138,100 +119,133 @@ type Batch struct {
 	StatementTimeout time.Duration
 }
 
+func (b *Batch) topicOf(draft int) topic.Topic { return b.Topics[b.Drafts[draft].Topic] }
+
 // Locked is what the transaction found once it held all locks: nothing of it
 // changes until the transaction ends.
 type Locked struct {
+	// Heads are in the order of Batch.Topics; 0 is a topic without an envelope.
+	Heads []topic.SequenceID
+	// Stored has, by index in Batch.Drafts, the envelopes that are stored.
+	Stored map[int]envelope.Meta
 	// ServerNS is the start of the transaction (section 4 of the specification).
 	ServerNS int64
-	// Heads are in the order of Batch.Topics; 0 is a topic without an envelope. They
-	// are those from before the transaction, also once it is committed.
-	Heads []topic.SequenceID
-	// Stored has, by index in Batch.Keys, the envelopes that are stored.
-	Stored map[int]envelope.Meta
-	// IDs are new sequence ids, one for each key, ascending.
+	// IDs are new sequence ids, one for each draft, ascending: the nth draft that is
+	// stored gets the nth.
 	IDs []topic.SequenceID
-	// Committed says that all drafts were new and are stored with IDs.
-	Committed bool
-	// Lineage is what the ids belong to.
+	// Lineage is what the ids belong to, Era that of the server.
 	Lineage Lineage
+	Era     Era
 
 	xid int64
 }
 
-// Row is an envelope to store.
-type Row struct {
-	Meta    envelope.Meta
-	Payload []byte
+// MetaOf is the metadata that a draft gets if it is stored as the nth, from 0.
+func (l *Locked) MetaOf(batch *Batch, draft, nth int) (envelope.Meta, error) {
+	d := &batch.Drafts[draft]
+	meta := envelope.Meta{
+		Topic: batch.topicOf(draft), SequenceID: l.IDs[nth], ServerNS: l.ServerNS, MessageHash: d.Hash, IsCommitOrProposal: d.IsCommitOrProposal,
+	}
+	if d.Retention > 0 {
+		var ok bool
+		if meta.ExpiryNS, ok = limit.Expiry(l.ServerNS, d.Retention); !ok {
+			return meta, fault.Errorf(fault.Broken, "the retention period does not fit an expiry time")
+		}
+	}
+	return meta, nil
 }
 
-// Association is a change in the members of an inbox.
+// Verdict is what a transaction stores. If that is nothing, it is rolled back.
+type Verdict struct {
+	// Store has the indexes of drafts that are not stored yet, in ascending order of the
+	// ids that they get.
+	Store []int
+	// Added and Removed are the changes in who can be looked up that come with them.
+	Added, Removed []Change
+}
+
+// Change is a change in the members of an inbox, by an update among the drafts.
+type Change struct {
+	Draft int
+	Association
+}
+
+// Association is an identifier and the inbox that it belongs to or did.
 type Association struct {
 	Kind       int16
 	Identifier string
 	InboxID    string // the 32 bytes
-	SequenceID topic.SequenceID
 }
 
-// Writes is what a transaction stores. Without rows it is rolled back.
-type Writes struct {
-	Rows []Row
-	// Heads are the new heads, by index in Batch.Topics; 0 leaves one as it is.
-	Heads   []topic.SequenceID
-	Added   []Association
-	Removed []Association
+// Outcome is what became of a batch, in the order of its drafts.
+type Outcome struct {
+	Drafts  []Result
+	Lineage Lineage
 }
 
-// Commit runs one publish transaction. Once all locks are held, judge decides
-// in memory what is stored; an error of judge rolls the transaction back and is
-// returned. A batch with drafts leaves nothing to decide: judge is told what was
-// committed, and only when that could not be done at once is it asked. After a nil error everything is committed on the primary (API-016).
-// After any other the outcome is unknown only if the connection broke during the
-// commit: the same batch may be tried again, what is stored is then found.
+// Result is what became of a draft.
+type Result struct {
+	// Meta is that of the stored envelope. The zero value was not stored.
+	Meta envelope.Meta
+	// New says that this transaction stored it. Previous is then the head of the
+	// topic just before.
+	New      bool
+	Previous topic.SequenceID
+}
+
+// Commit runs one publish transaction; its contract is in package publisher. decide
+// runs while locks are held and must be quick.
 //
-// judge runs while locks are held and must be quick.
-func (p *Publisher) Commit(ctx context.Context, batch Batch, judge func(Locked) (Writes, error)) error {
-	return p.pool.with(ctx, "publish", func(conn *pgxpool.Conn) error {
-		err := p.commit(ctx, conn.Conn(), batch, judge)
-		if err != nil && conn.Conn().PgConn().TxStatus() != noTransaction && !conn.Conn().IsClosed() {
+// After a nil error everything is committed on the primary (API-016). After any other
+// the outcome is unknown only if the connection broke during the commit: the same batch
+// may be tried again, what is stored is then found.
+func (p *Publisher) Commit(ctx context.Context, batch Batch, decide func(Locked) (Verdict, error)) (Outcome, error) {
+	var outcome Outcome
+	err := p.on(ctx, "publish", func(conn *pgx.Conn, here *standing) (err error) {
+		outcome, err = p.commit(ctx, conn, here, &batch, decide)
+		if err != nil && conn.PgConn().TxStatus() != noTransaction && !conn.IsClosed() {
 			// A connection that cannot roll back is closed when it is released.
 			_, _ = conn.Exec(ctx, "ROLLBACK")
 		}
 		return err
 	})
+	return outcome, err
 }
 
-func (p *Publisher) commit(ctx context.Context, conn *pgx.Conn, batch Batch, judge func(Locked) (Writes, error)) error {
-	lineage, err := p.lineageOf(ctx, conn)
-	if err != nil {
-		return err
+func (p *Publisher) commit(ctx context.Context, conn *pgx.Conn, here *standing, batch *Batch, decide func(Locked) (Verdict, error)) (Outcome, error) {
+	if err := p.checkLineage(ctx, conn, here); err != nil {
+		return Outcome{}, err
 	}
-	if batch.Drafts != nil && p.optimism.isCalledFor() {
+	if batch.Certain && p.optimism.isCalledFor() {
 		found, err := storeAtOnce(ctx, conn, batch)
 		if err == nil {
-			found.Lineage = lineage
-			_, err = judge(found)
-			return err
+			found.Lineage = here.server.Lineage
+			outcome, _, err := found.Settle(batch, everyDraft(batch))
+			return outcome, err
 		}
 		if !needsLocks(err, batch) {
-			return err
+			return Outcome{}, err
 		}
 		p.optimism.disappoint()
 	}
-	names := topicArray(len(batch.Topics), func(i int) topic.Topic { return batch.Topics[i] })
-	locked, err := lockTopics(ctx, conn, batch, names)
+	locked, err := lockTopics(ctx, conn, batch)
 	if err != nil {
-		return err
+		return Outcome{}, err
 	}
-	locked.Lineage = lineage
-	writes, err := judge(locked)
+	locked.Lineage, locked.Era = here.server.Lineage, here.era
+	verdict, err := decide(locked)
 	if err != nil {
-		return err
+		return Outcome{}, err
 	}
-	if len(writes.Rows) == 0 {
+	outcome, heads, err := locked.Settle(batch, verdict.Store)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if len(verdict.Store) == 0 {
 		_, err := conn.Exec(ctx, "ROLLBACK")
-		return err
+		return outcome, err
 	}
-	return write(ctx, conn, batch, locked, writes)
+	return outcome, write(ctx, conn, batch, locked, verdict, outcome, heads)
 }
 
 // noTransaction is the status of a connection outside of one (PostgreSQL manual,
@@ -240,144 +254,67 @@ const noTransaction = 'I'
 
 // needsLocks says that the drafts of a batch could not be stored at once and can
 // be in a transaction that takes its locks first, or that has more time for them.
-func needsLocks(err error, batch Batch) bool {
+func needsLocks(err error, batch *Batch) bool {
 	return isSQLState(err, sqlSerializationFailure) ||
 		batch.LockTimeout > 0 && isSQLState(err, sqlLockNotAvailable) ||
 		batch.StatementTimeout > 0 && isSQLState(err, sqlQueryCanceled)
 }
 
-// lockTopics begins the transaction, takes its locks and reads what they
-// protect, all in one round trip.
-func lockTopics(ctx context.Context, conn *pgx.Conn, batch Batch, names []byte) (Locked, error) {
-	found := Locked{Heads: make([]topic.SequenceID, 0, len(batch.Topics))}
-	calls := make([]call, 0, 8)
-	calls = append(calls, call{statement: beginStatement})
-	if batch.LockTimeout > 0 {
-		calls = append(calls, setting("lock_timeout", batch.LockTimeout))
+func everyDraft(batch *Batch) []int {
+	all := make([]int, len(batch.Drafts))
+	for i := range all {
+		all[i] = i
 	}
-	if batch.StatementTimeout > 0 {
-		calls = append(calls, setting("statement_timeout", batch.StatementTimeout))
-	}
-	if batch.Identity {
-		calls = append(calls, call{statement: identityLockStatement})
-	}
-	calls = append(calls,
-		call{statement: lockTopicsStatement, params: [][]byte{names}},
-		call{statement: lockedHeads, params: [][]byte{names}, row: func(values [][]byte) error {
-			c := columns{values: values}
-			found.Heads = append(found.Heads, topic.SequenceID(c.int64()))
-			return c.err
-		}},
-		storedCall(batch.Keys, &found.Stored),
-		call{statement: idsStatement, params: [][]byte{integer(int32(len(batch.Keys)))}, row: found.readBegin},
-	)
-	if err := exchange(ctx, conn, calls); err != nil {
-		return found, err
-	}
-	if len(found.Heads) != len(batch.Topics) || len(found.IDs) != len(batch.Keys) {
-		return found, fmt.Errorf("locked %d of %d topics and got %d of %d sequence ids",
-			len(found.Heads), len(batch.Topics), len(found.IDs), len(batch.Keys))
-	}
-	return found, nil
+	return all
 }
 
-func setting(name string, limit time.Duration) call {
-	return call{statement: settingStatement, params: [][]byte{[]byte(name), []byte(milliseconds(limit))}}
-}
-
-func (l *Locked) readBegin(values [][]byte) error {
-	c := columns{values: values}
-	l.ServerNS, l.xid = c.int64(), c.int64()
-	l.IDs = c.sequenceIDs()
-	return c.err
-}
-
-// storedCall collects which of the keys are stored.
-func storedCall(keys []Key, into *map[int]envelope.Meta) call {
-	return call{
-		statement: storedStatement,
-		params: [][]byte{
-			topicArray(len(keys), func(i int) topic.Topic { return keys[i].Topic }),
-			byteaArray(len(keys), func(i int) []byte { return keys[i].Hash[:] }),
-		},
-		row: func(values [][]byte) error {
-			c := columns{values: values}
-			at := int(c.int64()) - 1 // WITH ORDINALITY counts from 1
-			meta := envelope.Meta{
-				SequenceID: topic.SequenceID(c.int64()), ServerNS: c.int64(), ExpiryNS: c.int64(), IsCommitOrProposal: c.bool(),
-			}
-			if c.err != nil {
-				return c.err
-			}
-			meta.Topic, meta.MessageHash = keys[at].Topic, keys[at].Hash
-			if *into == nil {
-				*into = make(map[int]envelope.Meta)
-			}
-			(*into)[at] = meta
-			return nil
-		},
+// Settle gives the drafts to store their ids and finds the head before each: what
+// Commit makes of a verdict, also of one that nobody had to give. It returns the heads
+// of the topics afterwards. It fails as Broken where an id is not above its head, or
+// an expiry beyond all time.
+func (l *Locked) Settle(batch *Batch, store []int) (Outcome, []topic.SequenceID, error) {
+	outcome := Outcome{Drafts: make([]Result, len(batch.Drafts)), Lineage: l.Lineage}
+	for draft, meta := range l.Stored {
+		outcome.Drafts[draft].Meta = meta
 	}
-}
-
-// write stores the rows and commits, in one round trip.
-func write(ctx context.Context, conn *pgx.Conn, batch Batch, locked Locked, writes Writes) error {
-	moved := make([]int, 0, len(writes.Heads))
-	for i, head := range writes.Heads {
-		if head > 0 {
-			moved = append(moved, i)
+	heads := make([]topic.SequenceID, len(l.Heads))
+	copy(heads, l.Heads)
+	for nth, draft := range store {
+		meta, err := l.MetaOf(batch, draft, nth)
+		if err != nil {
+			return Outcome{}, nil, err
 		}
+		head := &heads[batch.Drafts[draft].Topic]
+		if meta.SequenceID <= *head {
+			return Outcome{}, nil, fault.Errorf(fault.Broken, "the sequence gave an id that is not above the head of its topic")
+		}
+		outcome.Drafts[draft] = Result{Meta: meta, New: true, Previous: *head}
+		*head = meta.SequenceID
 	}
-	calls := make([]call, 0, 5)
-	calls = append(calls,
-		rowsCall(locked, writes.Rows),
-		call{statement: moveHeadsStatement, params: [][]byte{
-			topicArray(len(moved), func(i int) topic.Topic { return batch.Topics[moved[i]] }),
-			bigintArray(len(moved), func(i int) int64 { return int64(writes.Heads[moved[i]]) }),
-		}})
-	if len(writes.Added) > 0 {
-		calls = append(calls, associationsCall(associateStatement, writes.Added))
-	}
-	if len(writes.Removed) > 0 {
-		calls = append(calls, associationsCall(revokeStatement, writes.Removed))
-	}
-	calls = append(calls, call{statement: commitStatement})
-	return exchange(ctx, conn, calls)
-}
-
-func rowsCall(locked Locked, rows []Row) call {
-	n := len(rows)
-	return call{statement: rowsStatement, params: [][]byte{
-		bigint(locked.ServerNS),
-		bigint(locked.xid),
-		topicArray(n, func(i int) topic.Topic { return rows[i].Meta.Topic }),
-		bigintArray(n, func(i int) int64 { return int64(rows[i].Meta.SequenceID) }),
-		bigintArray(n, func(i int) int64 { return rows[i].Meta.ExpiryNS }),
-		byteaArray(n, func(i int) []byte { return rows[i].Meta.MessageHash[:] }),
-		booleanArray(n, func(i int) bool { return rows[i].Meta.IsCommitOrProposal }),
-		byteaArray(n, func(i int) []byte { return rows[i].Payload }),
-	}}
-}
-
-func associationsCall(s statement, changes []Association) call {
-	n := len(changes)
-	return call{statement: s, params: [][]byte{
-		smallintArray(n, func(i int) int16 { return changes[i].Kind }),
-		textArray(n, func(i int) string { return changes[i].Identifier }),
-		byteaArray(n, func(i int) string { return changes[i].InboxID }),
-		bigintArray(n, func(i int) int64 { return int64(changes[i].SequenceID) }),
-	}}
+	return outcome, heads, nil
 }
 
 // FindStored returns, by index in keys, the envelopes that are stored now. It
 // takes no lock: others may be stored right after.
 func (p *Publisher) FindStored(ctx context.Context, keys []Key) (map[int]envelope.Meta, error) {
 	var stored map[int]envelope.Meta
-	err := p.pool.with(ctx, "look up stored envelopes", func(conn *pgxpool.Conn) error {
-		return exchange(ctx, conn.Conn(), []call{storedCall(keys, &stored)})
+	err := p.on(ctx, "look up stored envelopes", func(conn *pgx.Conn, _ *standing) error {
+		return exchange(ctx, conn, []call{storedCall(len(keys),
+			func(i int) topic.Topic { return keys[i].Topic }, func(i int) *envelope.MessageHash { return &keys[i].Hash }, &stored)})
 	})
 	return stored, err
 }
 
-// IsLockTimeout says that a transaction waited too long for a lock that another
-// held.
-func IsLockTimeout(err error) bool { return isSQLState(err, sqlLockNotAvailable) }
+// LostItsLocks says that a transaction waited too long for a lock that another
+// held, or was ended to let another have its locks.
+func LostItsLocks(err error) bool {
+	return isSQLState(err, sqlLockNotAvailable) || isSQLState(err, sqlDeadlock)
+}
+
+// StatementOfOne is the statement that stores a publish of one new envelope, and
+// the settings of the sessions that run it, for benchmarks that compare with it.
+// Its parameters are topic, message hash, retention in nanoseconds, whether it is a
+// commit or proposal, and payload.
+func StatementOfOne() (sql string, settings map[string]string) {
+	return publishOneSQL, maps.Clone(publisherSettings)
+}

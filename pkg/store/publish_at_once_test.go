@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -25,16 +26,24 @@ import (
 // draftsOf is a batch of envelopes named by their payloads, each on the topic
 // that its first letter names.
 func draftsOf(names ...string) store.Batch {
-	var batch store.Batch
-	for i, name := range names {
-		on := group(int(name[0]))
-		batch.Topics = append(batch.Topics, on)
-		batch.Keys = append(batch.Keys, store.Key{Topic: on, Hash: envelope.HashOf([]byte(name))})
-		batch.Drafts = append(batch.Drafts, store.Draft{Payload: []byte(name), Retention: time.Duration(i%2) * time.Hour, IsCommitOrProposal: i%3 == 0})
+	batch := store.Batch{Certain: true}
+	for _, name := range names {
+		batch.Topics = append(batch.Topics, group(int(name[0])))
 	}
 	slices.SortFunc(batch.Topics, func(a, b topic.Topic) int { return strings.Compare(string(a), string(b)) })
 	batch.Topics = slices.Compact(batch.Topics)
+	for i, name := range names {
+		batch.Drafts = append(batch.Drafts, store.Draft{
+			Topic: slices.Index(batch.Topics, group(int(name[0]))), Hash: envelope.HashOf([]byte(name)),
+			Payload: []byte(name), Retention: time.Duration(i%2) * time.Hour, IsCommitOrProposal: i%3 == 0,
+		})
+	}
 	return batch
+}
+
+func keyOf(batch store.Batch, draft int) store.Key {
+	d := batch.Drafts[draft]
+	return store.Key{Topic: batch.Topics[d.Topic], Hash: d.Hash}
 }
 
 // stored is what the table says of an envelope.
@@ -74,6 +83,7 @@ func TestAtOnceStoresAllOrNothing(t *testing.T) {
 	conn := connect(t, pgtest.MigratedPrimary(t, migrate).PrimaryURL)
 	random := rand.New(rand.NewPCG(1, 2))
 	rows, heads := map[store.Key]stored{}, map[topic.Topic][2]topic.SequenceID{}
+	model := map[topic.Topic]topic.SequenceID{} // the head of each
 	last, refused := topic.SequenceID(0), 0
 	for round := range 300 {
 		names := map[string]bool{}
@@ -81,31 +91,31 @@ func TestAtOnceStoresAllOrNothing(t *testing.T) {
 			names[fmt.Sprintf("%c %d", 'a'+random.IntN(4), random.IntN(2000))] = true
 		}
 		batch := draftsOf(slices.Collect(maps.Keys(names))...)
-		known := slices.ContainsFunc(batch.Keys, func(key store.Key) bool { _, ok := rows[key]; return ok })
-		found, err := store.StoreAtOnce(t.Context(), conn, batch)
+		known := false
+		for i := range batch.Drafts {
+			_, ok := rows[keyOf(batch, i)]
+			known = known || ok
+		}
+		outcome, err := store.StoreAtOnce(t.Context(), conn, batch)
 		if known {
 			requireConflict(t, err)
 			refused++
 			continue
 		}
 		require.NoError(t, err, "round %d", round)
-		require.True(t, found.Committed)
-		require.Empty(t, found.Stored)
-		require.Len(t, found.IDs, len(batch.Keys))
-		moved := map[topic.Topic]topic.SequenceID{}
-		for i, key := range batch.Keys {
-			require.Greater(t, found.IDs[i], last, "ids are in the order of the request")
-			last = found.IDs[i]
-			draft := batch.Drafts[i]
-			meta := envelope.Meta{Topic: key.Topic, SequenceID: last, ServerNS: found.ServerNS, MessageHash: key.Hash, IsCommitOrProposal: draft.IsCommitOrProposal}
+		for i, draft := range batch.Drafts {
+			key, result := keyOf(batch, i), outcome.Drafts[i]
+			require.Greater(t, result.Meta.SequenceID, last, "ids are in the order of the request")
+			last = result.Meta.SequenceID
+			meta := envelope.Meta{Topic: key.Topic, SequenceID: last, ServerNS: outcome.Drafts[0].Meta.ServerNS, MessageHash: key.Hash, IsCommitOrProposal: draft.IsCommitOrProposal}
 			if draft.Retention > 0 {
-				meta.ExpiryNS = found.ServerNS + draft.Retention.Nanoseconds()
+				meta.ExpiryNS = meta.ServerNS + draft.Retention.Nanoseconds()
 			}
-			rows[key], moved[key.Topic] = stored{meta, string(draft.Payload)}, last
+			require.Equal(t, store.Result{Meta: meta, New: true, Previous: model[key.Topic]}, result)
+			rows[key], model[key.Topic] = stored{meta, string(draft.Payload)}, last
 		}
-		for i, name := range batch.Topics {
-			require.Equal(t, heads[name][1], found.Heads[i], "the previous head")
-			heads[name] = [2]topic.SequenceID{found.Heads[i], moved[name]}
+		for _, name := range batch.Topics {
+			heads[name] = [2]topic.SequenceID{heads[name][1], model[name]}
 		}
 	}
 	require.Greater(t, refused, 30)
@@ -203,14 +213,14 @@ func TestAtOnceMeetsAnotherProcess(t *testing.T) {
 					id = o.takeID()
 				}
 				type result struct {
-					found store.Locked
-					err   error
+					outcome store.Outcome
+					err     error
 				}
 				done := make(chan result, 1)
 				batch := draftsOf(append([]string{c.ours}, beside...)...)
 				go func() {
-					found, err := store.StoreAtOnce(t.Context(), conn, batch)
-					done <- result{found, err}
+					outcome, err := store.StoreAtOnce(t.Context(), conn, batch)
+					done <- result{outcome, err}
 				}()
 				awaitLock(t, url)
 				if !c.early {
@@ -226,12 +236,25 @@ func TestAtOnceMeetsAnotherProcess(t *testing.T) {
 					return
 				}
 				require.NoError(t, r.err)
-				require.Equal(t, id, r.found.Heads[0], "the previous head is the other's")
-				require.Greater(t, r.found.IDs[0], id)
-				require.Equal(t, r.found.IDs[0], heads[group('a')][1])
-				require.Contains(t, rows, batch.Keys[0])
+				ours := r.outcome.Drafts[0]
+				require.Equal(t, id, ours.Previous, "the previous head is the other's")
+				require.Greater(t, ours.Meta.SequenceID, id)
+				require.Equal(t, ours.Meta.SequenceID, heads[group('a')][1])
+				require.Contains(t, rows, keyOf(batch, 0))
 			})
 		}
+	}
+}
+
+// storeWhatIsNew decides for every draft that is not stored.
+func storeWhatIsNew(batch store.Batch) func(store.Locked) (store.Verdict, error) {
+	return func(found store.Locked) (verdict store.Verdict, _ error) {
+		for i := range batch.Drafts {
+			if _, ok := found.Stored[i]; !ok {
+				verdict.Store = append(verdict.Store, i)
+			}
+		}
+		return verdict, nil
 	}
 }
 
@@ -239,19 +262,14 @@ func TestAtOnceMeetsAnotherProcess(t *testing.T) {
 // asked what to store.
 func publishAll(t *testing.T, p *store.Publisher, batch store.Batch) (asked bool) {
 	t.Helper()
-	require.NoError(t, p.Commit(t.Context(), batch, func(found store.Locked) (store.Writes, error) {
-		asked = !found.Committed
-		writes := store.Writes{Heads: make([]topic.SequenceID, len(batch.Topics))}
-		for i, key := range batch.Keys {
-			if _, ok := found.Stored[i]; ok || found.Committed {
-				continue
-			}
-			meta := envelope.Meta{Topic: key.Topic, SequenceID: found.IDs[i], ServerNS: found.ServerNS, MessageHash: key.Hash}
-			writes.Rows = append(writes.Rows, store.Row{Meta: meta, Payload: batch.Drafts[i].Payload})
-			writes.Heads[slices.Index(batch.Topics, key.Topic)] = found.IDs[i]
-		}
-		return writes, nil
-	}))
+	outcome, err := p.Commit(t.Context(), batch, func(found store.Locked) (store.Verdict, error) {
+		asked = true
+		return storeWhatIsNew(batch)(found)
+	})
+	require.NoError(t, err)
+	for i := range batch.Drafts {
+		require.NotZero(t, outcome.Drafts[i].Meta.SequenceID)
+	}
 	return asked
 }
 
@@ -306,15 +324,65 @@ func TestAStalledPublisherLosesItsLocks(t *testing.T) {
 	p := openPublisher(t, url)
 	require.False(t, publishAll(t, p, draftsOf("a first")))
 	batch := draftsOf("a second")
-	batch.Drafts = nil // so that there is something to decide while the locks are held
-	err := p.Commit(t.Context(), batch, func(found store.Locked) (store.Writes, error) {
+	batch.Certain = false // so that there is something to decide while the locks are held
+	_, err := p.Commit(t.Context(), batch, func(found store.Locked) (store.Verdict, error) {
 		other := connect(t, url)
 		_, err := other.Exec(t.Context(), "SELECT FROM topic_heads WHERE topic = $1 FOR UPDATE", []byte(batch.Topics[0]))
 		require.NoError(t, err)
-		meta := envelope.Meta{Topic: batch.Topics[0], SequenceID: found.IDs[0], ServerNS: found.ServerNS, MessageHash: batch.Keys[0].Hash}
-		return store.Writes{Rows: []store.Row{{Meta: meta, Payload: []byte("a second")}}, Heads: found.IDs}, nil
+		return storeWhatIsNew(batch)(found)
 	})
 	require.Equal(t, fault.Unavailable, fault.KindOf(err), "%v", err)
 	rows, _ := contents(t, connect(t, url))
 	require.Len(t, rows, 1)
+}
+
+// Both ways of writing say the same of what they stored, and store what they say.
+func TestBothWaysOfWritingHaveOneOutcome(t *testing.T) {
+	url := pgtest.MigratedPrimary(t, migrate).PrimaryURL
+	p, conn := openPublisher(t, url), connect(t, url)
+	for _, certain := range []bool{true, false} {
+		for _, names := range [][]string{{"a 1"}, {"a 2", "b 1", "a 3", "a 4", "b 2"}} {
+			for i := range names {
+				names[i] += fmt.Sprint(certain)
+			}
+			batch := draftsOf(names...)
+			batch.Certain = certain
+			_, before := contents(t, conn)
+			outcome, err := p.Commit(t.Context(), batch, storeWhatIsNew(batch))
+			require.NoError(t, err)
+			rows, after := contents(t, conn)
+			previous := map[topic.Topic]topic.SequenceID{}
+			for name, heads := range before {
+				previous[name] = heads[1]
+			}
+			for i, result := range outcome.Drafts {
+				key := keyOf(batch, i)
+				require.Equal(t, stored{result.Meta, names[i]}, rows[key])
+				require.True(t, result.New)
+				require.Equal(t, previous[key.Topic], result.Previous)
+				previous[key.Topic] = result.Meta.SequenceID
+			}
+			for name, heads := range after {
+				require.Equal(t, previous[name], heads[1])
+			}
+			require.NotZero(t, outcome.Lineage)
+		}
+	}
+}
+
+func TestWhatMustNotHappenFailsTheWhole(t *testing.T) {
+	batch := draftsOf("a 1", "a 2") // the second has a retention
+	good := store.Locked{Heads: []topic.SequenceID{7}, IDs: []topic.SequenceID{8, 9}}
+	_, _, err := good.Settle(&batch, []int{0, 1})
+	require.NoError(t, err)
+	for name, change := range map[string]func(*store.Locked){
+		"an id at the head":          func(l *store.Locked) { l.Heads[0] = 8 },
+		"an id at the one before it": func(l *store.Locked) { l.IDs[1] = 8 },
+		"an expiry beyond all time":  func(l *store.Locked) { l.ServerNS = math.MaxInt64 - 1 },
+	} {
+		bad := store.Locked{Heads: slices.Clone(good.Heads), IDs: slices.Clone(good.IDs)}
+		change(&bad)
+		_, _, err := bad.Settle(&batch, []int{0, 1})
+		require.Equal(t, fault.Broken, fault.KindOf(err), name)
+	}
 }

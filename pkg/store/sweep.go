@@ -54,22 +54,30 @@ type SweepPage struct {
 // Sweep reads one page of at most limit rows. High is returned even when there
 // are no rows.
 func (p *InstancePool) Sweep(ctx context.Context, window SweepWindow, limit int) (SweepPage, error) {
-	page, err := p.sweep(ctx, sweepStatement, limit, bigint(int64(window.Low)), bigint(int64(window.High)),
+	page, err := p.sweep(ctx, sweepStatement, bigint(int64(window.Low)), bigint(int64(window.High)),
 		bigint(int64(window.After.CommitXID)), []byte(window.After.Topic), bigint(int64(limit)))
 	if err == nil {
 		p.reached(page.High)
 	}
+	page.More = len(page.Rows) >= limit
 	return page, err
 }
 
-// Hint reads what is visible of the transactions from the given one on, at most
-// limit rows. It proves nothing and moves no window; High is only the xmin of
-// its snapshot.
+// Hint reads what is visible of the transactions from the given one on and below
+// the end of its snapshot, at most limit envelopes. It proves nothing and moves no
+// window; High is only the xmin of its snapshot. With More, the last transaction
+// may be incomplete.
 func (p *InstancePool) Hint(ctx context.Context, from uint64, limit int) (SweepPage, error) {
-	return p.sweep(ctx, hintStatement, limit, bigint(int64(from)), bigint(int64(limit)))
+	page, err := p.sweep(ctx, hintStatement, bigint(int64(from)), bigint(int64(limit)))
+	seen := int64(0)
+	for _, row := range page.Rows {
+		seen += row.Envelopes
+	}
+	page.More = seen >= int64(limit)
+	return page, err
 }
 
-func (p *InstancePool) sweep(ctx context.Context, s statement, limit int, params ...[]byte) (SweepPage, error) {
+func (p *InstancePool) sweep(ctx context.Context, s statement, params ...[]byte) (SweepPage, error) {
 	var page SweepPage
 	err := p.onInstance(ctx, func() error {
 		return p.read(ctx, s, params, func() { page = SweepPage{} }, func(values [][]byte) error {
@@ -90,6 +98,5 @@ func (p *InstancePool) sweep(ctx context.Context, s statement, limit int, params
 	if err != nil {
 		return SweepPage{}, err
 	}
-	page.More = len(page.Rows) >= limit
 	return page, nil
 }

@@ -151,3 +151,66 @@ func TestAHintShowsWhatTheWindowMayNot(t *testing.T) {
 	require.Len(t, limited.Rows, 1)
 	require.True(t, limited.More)
 }
+
+// A dump carries the transaction ids of the cluster that it was taken from, which
+// may lie far above those of the cluster that it was restored into. While a
+// transaction is open there, hints look at none of those rows.
+func TestAHintReadsNothingOfARestoredDump(t *testing.T) {
+	db := pgtest.MigratedPrimary(t, migrate)
+	conn, slow := connect(t, db.PrimaryURL), connect(t, db.PrimaryURL)
+	pool, base := openInstance(t, db.PrimaryURL)
+	const restored = 20_000
+	_, err := conn.Exec(t.Context(), `INSERT INTO envelopes SELECT $1, 1000000 + n, 0, NULL, sha256(int8send(n)), false, 4000000000 + n, ''
+		FROM generate_series(1, $2::integer) AS n`, []byte(group(9)), restored)
+	require.NoError(t, err)
+	begin(t, slow, group(1))
+	stored := insert(t, conn, group(2), []byte("a"))
+
+	before := indexReads(t, conn)
+	page, err := pool.Hint(t.Context(), base.Xmin, restored)
+	require.NoError(t, err)
+	require.False(t, page.More)
+	require.Len(t, page.Rows, 1)
+	require.Equal(t, stored, page.Rows[0].SequenceID)
+	require.Less(t, page.Rows[0].CommitXID, page.Xmax)
+	pool.Close() // its statistics are told by then
+	require.Less(t, indexReads(t, conn)-before, int64(100), "entries read of the index")
+}
+
+// indexReads is how many entries the sweep's index has given so far. A session
+// tells its figures when it ends, at the latest.
+func indexReads(t *testing.T, conn *pgx.Conn) (entries int64) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), "SELECT pg_stat_clear_snapshot(), pg_stat_force_next_flush()")
+	require.NoError(t, err)
+	const others = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'xmtp-backend'`
+	eventually(t, "the end of sessions", func() bool {
+		var open int64
+		require.NoError(t, conn.QueryRow(t.Context(), others).Scan(&open))
+		return open == 0
+	})
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT pg_stat_get_tuples_returned('envelopes_commit_xid_idx'::regclass)").Scan(&entries))
+	return entries
+}
+
+// One transaction of very many envelopes is one row of a hint, but as much to read
+// as any others.
+func TestAHintLooksAtABoundedNumberOfEnvelopes(t *testing.T) {
+	db := pgtest.MigratedPrimary(t, migrate)
+	conn, slow := connect(t, db.PrimaryURL), connect(t, db.PrimaryURL)
+	pool, base := openInstance(t, db.PrimaryURL)
+	begin(t, slow, group(1))
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	for i := range 10 {
+		insert(t, tx, group(2), fmt.Append(nil, i))
+	}
+	require.NoError(t, tx.Commit(t.Context()))
+	for limit, seen := range map[int]int64{4: 4, 10: 10, 11: 10} {
+		page, err := pool.Hint(t.Context(), base.Xmin, limit)
+		require.NoError(t, err)
+		require.Len(t, page.Rows, 1)
+		require.Equal(t, seen, page.Rows[0].Envelopes)
+		require.Equal(t, limit <= 10, page.More)
+	}
+}

@@ -54,19 +54,20 @@ func TestTheBlockOfAnAdmittedSignatureIsRecent(t *testing.T) {
 		block   uint64
 		answers map[string]string
 		want    fault.Kind
+		text    string
 	}{
-		"the newest":           {head, map[string]string{"latest": blockOf(head, now), "0x64": blockOf(head, now)}, 0},
-		"above the newest":     {head + 1, map[string]string{"latest": blockOf(head, now), "0x65": blockOf(head+1, now)}, fault.Invalid},
-		"the last block there": {1<<64 - 1, map[string]string{"latest": blockOf(head, now)}, fault.Invalid},
-		"as old as allowed":    {50, map[string]string{"latest": blockOf(head, now), "0x32": blockOf(50, now-1800)}, 0},
-		"a second older":       {50, map[string]string{"latest": blockOf(head, now), "0x32": blockOf(50, now-1801)}, fault.Invalid},
-		"block 0":              {0, map[string]string{"latest": blockOf(head, now), "0x0": blockOf(0, 0)}, fault.Invalid},
-		"later than newest":    {50, map[string]string{"latest": blockOf(head, now), "0x32": blockOf(50, now+1)}, fault.Invalid},
-		"not there":            {50, map[string]string{"latest": blockOf(head, now), "0x32": "null"}, fault.Unavailable},
-		"no newest":            {50, map[string]string{"latest": "null", "0x32": blockOf(50, now)}, fault.Unavailable},
-		"without a time":       {50, map[string]string{"latest": blockOf(head, now), "0x32": `{"number":"0x32"}`}, fault.Unavailable},
-		"without a number":     {50, map[string]string{"latest": `{"timestamp":"0x1"}`, "0x32": blockOf(50, now)}, fault.Unavailable},
-		"no block at all":      {50, map[string]string{"latest": `"0x64"`, "0x32": blockOf(50, now)}, fault.Unavailable},
+		"the newest":           {head, map[string]string{"latest": blockOf(head, now), "0x64": blockOf(head, now)}, 0, ""},
+		"above the newest":     {head + 1, map[string]string{"latest": blockOf(head, now), "0x65": blockOf(head+1, now)}, fault.Invalid, "above the newest"},
+		"the last block there": {1<<64 - 1, map[string]string{"latest": blockOf(head, now)}, fault.Invalid, "above the newest"},
+		"as old as allowed":    {50, map[string]string{"latest": blockOf(head, now), "0x32": blockOf(50, now-1800)}, 0, ""},
+		"a second older":       {50, map[string]string{"latest": blockOf(head, now), "0x32": blockOf(50, now-1801)}, fault.Invalid, "too old"},
+		"block 0":              {0, map[string]string{"latest": blockOf(head, now), "0x0": blockOf(0, 0)}, fault.Invalid, "too old"},
+		"later than newest":    {50, map[string]string{"latest": blockOf(head, now), "0x32": blockOf(50, now+1)}, fault.Invalid, "a later time"},
+		"not there":            {50, map[string]string{"latest": blockOf(head, now), "0x32": "null"}, fault.Unavailable, "gave no usable answer"},
+		"no newest":            {50, map[string]string{"latest": "null", "0x32": blockOf(50, now)}, fault.Unavailable, "gave no usable answer"},
+		"without a time":       {50, map[string]string{"latest": blockOf(head, now), "0x32": `{"number":"0x32"}`}, fault.Unavailable, "gave no usable answer"},
+		"without a number":     {50, map[string]string{"latest": `{"timestamp":"0x1"}`, "0x32": blockOf(50, now)}, fault.Unavailable, "gave no usable answer"},
+		"no block at all":      {50, map[string]string{"latest": `"0x64"`, "0x32": blockOf(50, now)}, fault.Unavailable, "gave no usable answer"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -83,6 +84,7 @@ func TestTheBlockOfAnAdmittedSignatureIsRecent(t *testing.T) {
 				require.NoError(t, err)
 			} else {
 				require.Equal(t, c.want, fault.KindOf(err), err)
+				require.Contains(t, fault.Of(err).Text(), c.text)
 			}
 			require.LessOrEqual(t, chain.asked.Load(), int32(2))
 

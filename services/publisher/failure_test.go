@@ -1,10 +1,7 @@
 package publisher_test
 
 import (
-	"bytes"
 	"context"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -246,38 +243,6 @@ func TestHeldTopicsLeaveThePlacesToOthers(t *testing.T) {
 		t.Logf("attempt %d: both waited at a time: %v, were answered in time: %v, others took %v", attempt, together, inTime, took)
 	}
 	t.Fatalf("others waited longer than %v, or the held ones were not as wanted, each time", patience)
-}
-
-// The bytes of requests in work are bounded: who finds no room in time is told so.
-func TestWithoutMemoryThePublishIsUnavailable(t *testing.T) {
-	asked, goOn := make(chan struct{}, 1), make(chan struct{})
-	chain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		asked <- struct{}{}
-		<-goOn
-	}))
-	t.Cleanup(chain.Close)
-	r := start(t, func(c *publisher.Config, _ *publisher.Deps) {
-		require.NoError(t, c.Wallet.Chains.UnmarshalText([]byte("eip155:1="+chain.URL)))
-		c.Wallet.Timeout, c.Group.MemoryBytes = time.Minute, 1<<20
-	})
-	kit := testkit.New(62)
-	// It takes all there is, until the chain answers or, with so many envelopes, for a minute.
-	large, err := proto.Marshal(&backendv1.PublishRequest{Envelopes: []*backendv1.ClientEnvelope{ofContract(kit.Client().Registration(time.Now()))}})
-	require.NoError(t, err)
-	large = append(large, bytes.Repeat([]byte{0x0a, 0x00}, 2_000_000)...)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := r.raw(large)
-		ended <- err
-	}()
-	receive(t, asked, "a question to the chain")
-	message := kit.GroupMessage(kit.Group(), 1)
-	_, err = r.try(message)
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-	require.Contains(t, status.Convert(err).Message(), "memory")
-	close(goOn)
-	require.Equal(t, codes.InvalidArgument, status.Code(receive(t, ended, "the large one")))
-	r.publish(message)
 }
 
 // A publish is wholly there or not at all, whatever is cut or killed while it

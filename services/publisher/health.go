@@ -13,7 +13,7 @@ const (
 )
 
 // watchHealth keeps the role's health true to its dependencies: the database is
-// reachable and has a schema that this binary works with. The bus is not one of
+// reachable, takes writes, and has a schema that this binary works with. The bus is not one of
 // them.
 func (p *Publisher) watchHealth(ctx context.Context) {
 	migrated := !p.cfg.Migrate
@@ -56,5 +56,8 @@ func (p *Publisher) checkHealth(ctx context.Context, migrated *bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
 	defer cancel()
-	return p.store.Pool().CheckSchema(ctx)
+	if err := p.store.Pool().CheckSchema(ctx); err != nil {
+		return err
+	}
+	return p.store.CheckServer(ctx)
 }

@@ -33,54 +33,90 @@ func limitOf(envelopes int) time.Duration {
 	return min(baseLimit+time.Duration(envelopes)*time.Second/envelopesPerSecond, maxLimit)
 }
 
-// bytesPerEnvelope is what one envelope takes in work beside its own bytes.
-const bytesPerEnvelope = 1 << 10
+// maxAttempts bounds how often a request is validated and committed, when each time
+// the database turns out to be another one.
+const maxAttempts = 4
 
 // publish is the Publish RPC.
 func (p *Publisher) publish(ctx context.Context, wire []byte) (*rpc.Frame, error) {
-	envelopes := request.Count(wire)
-	deadline := time.Now().Add(limitOf(envelopes))
-	reckoned := min(int64(len(wire))+int64(envelopes)*bytesPerEnvelope, p.cfg.Group.MemoryBytes)
-	if err := p.reserve(ctx, reckoned, deadline); err != nil {
-		return nil, err
+	outline, err := request.Look(wire, p.cfg.Limits)
+	var r *request.Request
+	if err == nil {
+		r, err = p.run(ctx, &outline, time.Now().Add(limitOf(outline.Envelopes)))
 	}
-	defer p.memory.Release(reckoned)
-	r, err := p.run(ctx, wire, deadline)
 	if err != nil {
-		p.countRejection(ctx, envelopes, err)
+		p.countRejection(ctx, outline.Envelopes, err)
 		return nil, err
 	}
 	p.countStored(ctx, r)
 	return rpc.FrameOf(r.Response()), nil
 }
 
-// reserve takes memory for a request.
-func (p *Publisher) reserve(ctx context.Context, bytes int64, deadline time.Time) error {
-	if p.memory.TryAcquire(bytes) { // a context with a deadline costs as much as parsing a short message
-		return nil
-	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	err := p.memory.Acquire(ctx, bytes)
-	if err == nil || errors.Is(err, context.Canceled) {
-		return err
-	}
-	return fault.Wrap(fault.Unavailable, err, "the publisher has no memory left for a request of this size now")
-}
-
-// run parses, validates and commits a request.
-func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*request.Request, error) {
-	r, failed, err := request.Parse(ctx, wire, p.cfg.Limits, p.budgets.Decoding)
-	if err != nil {
-		return nil, err
-	}
-	if r.Identity { // chains have their own time, beside that of a publish
+// run validates and commits a request, from the beginning when the database was lost or
+// replaced on the way: findings hold for one server only. A database that is away is
+// tried once more, since a connection may have been an old one.
+func (p *Publisher) run(ctx context.Context, o *request.Outline, deadline time.Time) (*request.Request, error) {
+	if o.Identity { // chains have their own time, beside that of a publish
 		deadline = deadline.Add(p.cfg.Wallet.Timeout)
 	}
-	if r.NeedsValidation() { // which may wait, beside the commit, which knows its deadline
+	if o.Checked > 0 { // which may wait, beside the commit, which knows its deadline
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, deadline)
 		defer cancel()
+	}
+	var first error
+	for attempt := 1; ; attempt++ {
+		r, err := p.attempt(ctx, o, deadline)
+		if first != nil && err != nil && fault.KindOf(err) == fault.Late {
+			return nil, first
+		}
+		again := errors.Is(err, judge.ErrOutdated) && attempt < maxAttempts || store.IsAway(err) && attempt == 1
+		if !again || ctx.Err() != nil || !time.Now().Before(deadline) {
+			return r, err
+		}
+		first = err
+	}
+}
+
+// attempt validates and commits a request once. What may wait for a chain is checked
+// before any memory is taken that others need to store theirs.
+func (p *Publisher) attempt(ctx context.Context, o *request.Outline, deadline time.Time) (*request.Request, error) {
+	var checked *request.Request
+	var checking lease
+	defer func() { checking.end() }()
+	if o.Identity || o.Hopeless {
+		var err error
+		if checking, err = p.memory.toCheck(ctx, o, deadline); err != nil {
+			return nil, err
+		}
+		if checked, err = p.check(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	storing, err := p.memory.toStore(ctx, o, deadline)
+	if err != nil {
+		return nil, err
+	}
+	defer storing.end()
+	checking.end()
+	return p.parseAndCommit(ctx, o, checked, deadline)
+}
+
+// check validates what has to be, and holds nothing else of the request.
+func (p *Publisher) check(ctx context.Context, o *request.Outline) (*request.Request, error) {
+	r, failed := o.ParseChecked(ctx, p.cfg.Limits, p.budgets.Decoding)
+	r.Era = p.store.Era() // before anything is read: findings of a later era are outdated then, too
+	if failed != nil {
+		return nil, p.lowestFailure(ctx, r, failed)
+	}
+	return r, p.validator.Validate(ctx, r)
+}
+
+// parseAndCommit parses a request, which takes the most memory, and commits it.
+func (p *Publisher) parseAndCommit(ctx context.Context, o *request.Outline, checked *request.Request, deadline time.Time) (*request.Request, error) {
+	r, failed, err := o.Parse(ctx, p.cfg.Limits, p.budgets.Decoding)
+	if err != nil {
+		return nil, err
 	}
 	if failed != nil {
 		return nil, p.lowestFailure(ctx, r, failed)
@@ -88,7 +124,9 @@ func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*
 	if len(r.Envelopes) == 0 {
 		return r, nil
 	}
-	if err := p.validator.Validate(ctx, r); err != nil {
+	if checked != nil {
+		r.Adopt(checked)
+	} else if err := p.validator.Validate(ctx, r); err != nil { // key packages, which wait for nothing
 		return nil, err
 	}
 	r.Trace = notice.TraceOf(trace.SpanContextFromContext(ctx))
@@ -102,9 +140,6 @@ func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*
 // envelopes is malformed: the failure of an earlier envelope goes first, unless
 // that one is stored already.
 func (p *Publisher) lowestFailure(ctx context.Context, r *request.Request, failed *fault.Error) error {
-	if !r.NeedsValidation() {
-		return failed
-	}
 	if err := p.validator.Validate(ctx, r); err != nil {
 		return failed
 	}
@@ -131,23 +166,19 @@ func (p *Publisher) lowestFailure(ctx context.Context, r *request.Request, faile
 	return failed
 }
 
-// commit runs the transaction of a group.
+// commit runs the transaction of a group: package judge decides, or is told.
 func (p *Publisher) commit(ctx context.Context, requests []*request.Request, again bool) error {
 	group := judge.NewGroup(p.rules, requests)
 	batch := group.Batch()
 	if again {
 		batch.LockTimeout = againLockTimeout
 	}
-	if limit := limitOf(len(batch.Keys)); len(requests) == 1 && limit > p.cfg.Pool.StatementTimeout {
+	if limit := limitOf(len(batch.Drafts)); len(requests) == 1 && limit > p.cfg.Pool.StatementTimeout {
 		batch.StatementTimeout = limit
 	}
 	ctx, end := p.traceGroup(ctx, requests)
 	begun := time.Now()
-	var notices []notice.Stored
-	err := p.store.Commit(ctx, batch, func(locked store.Locked) (writes store.Writes, err error) {
-		writes, notices, err = group.Judge(locked)
-		return writes, err
-	})
+	outcome, err := p.store.Commit(ctx, batch, group.Decide)
 	end(err)
 	p.deps.Metrics.PublishGroupSize.Record(ctx, int64(len(requests)))
 	p.deps.Metrics.PublishCommit.Record(ctx, time.Since(begun).Seconds())
@@ -155,6 +186,6 @@ func (p *Publisher) commit(ctx context.Context, requests []*request.Request, aga
 		p.deps.Logger.Warn("a publish transaction failed", "requests", len(requests), "again", again, "cause", err)
 		return err
 	}
-	p.sender.Queue(ctx, notices)
+	p.sender.Queue(ctx, group.Tell(outcome))
 	return nil
 }

@@ -1,5 +1,3 @@
-// Package publisher is the role that stores envelopes: it serves Publish
-// (section 5 of the specification) and announces what it stored.
 package publisher
 
 import (
@@ -10,7 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	"github.com/xmtp-selfhosted/backend/pkg/association"
@@ -45,7 +42,7 @@ type Publisher struct {
 	budgets   validate.Budgets
 	validator *validate.Validator
 	committer *groupcommit.Committer[*request.Request]
-	memory    *semaphore.Weighted
+	memory    *memory
 	server    *rpc.Server
 }
 
@@ -68,7 +65,7 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 		cfg: cfg, deps: deps, wallet: verifier,
 		rules:  judge.Rules{Limits: cfg.Limits, Retention: cfg.Retention},
 		sender: notice.NewSender(cfg.Notice, deps.Logger, deps.Metrics),
-		memory: semaphore.NewWeighted(cfg.Group.MemoryBytes),
+		memory: newMemory(cfg.Group.MemoryBytes, deps.Metrics),
 	}
 	verifier.OnResult = p.countVerification
 	p.store, err = store.OpenPublisher(cfg.PrimaryURL, cfg.Pool, p.lineageChanged)
@@ -85,17 +82,17 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 		ChainTimeout: cfg.Wallet.Timeout, Budgets: p.budgets,
 	})
 	p.committer = groupcommit.New(groupcommit.Config{
-		MaxInFlight:   cfg.Group.MaxInFlight,
-		FillRows:      cfg.Group.FillRows,
-		Patience:      cfg.Group.Patience,
-		MaxAlone:      int(cfg.Pool.MaxConns) - cfg.minConns() + 1,
-		MaxRows:       cfg.Group.MaxRows,
-		MaxBytes:      cfg.Group.MaxBytes,
-		MaxWaiting:    cfg.Group.MaxWaiting,
-		Timeout:       groupTimeout,
-		IsLockTimeout: store.IsLockTimeout,
-		Recovered:     func(v any) error { return rpc.Recovered(deps.Logger, v) },
-		Concluded:     p.sender.Wake,
+		MaxInFlight:  cfg.Group.MaxInFlight,
+		FillRows:     cfg.Group.FillRows,
+		Patience:     cfg.Group.Patience,
+		MaxAlone:     int(cfg.Pool.MaxConns) - cfg.minConns() + 1,
+		MaxRows:      cfg.Group.MaxRows,
+		MaxBytes:     cfg.Group.MaxBytes,
+		MaxWaiting:   cfg.Group.MaxWaiting,
+		Timeout:      groupTimeout,
+		LostItsLocks: store.LostItsLocks,
+		Recovered:    func(v any) error { return rpc.Recovered(deps.Logger, v) },
+		Concluded:    p.sender.Wake,
 	}, p.commit)
 	p.server = rpc.NewServer(cfg.RPC, rpc.ServerDeps{
 		Metrics: deps.Metrics, Logger: deps.Logger,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/xmtp-selfhosted/backend/pkg/config"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
@@ -94,6 +95,11 @@ type Streamer struct {
 // ServiceName is the full name of the service on the wire.
 const ServiceName = "xmtp.backend.v1.SubscriptionService"
 
+// streamWindow is how much a client may send ahead of what is read of its stream: it
+// is small since updates wait there while the stream cannot take the answer. One that
+// is being read may be longer.
+const streamWindow = 64 << 10
+
 // New builds a streamer; it starts nothing and connects to nothing.
 func New(cfg Config, deps Deps) (*Streamer, error) {
 	if deps.Listener == nil || deps.Logger == nil || deps.Metrics == nil {
@@ -104,7 +110,7 @@ func New(cfg Config, deps Deps) (*Streamer, error) {
 		return nil, err
 	}
 	database.Measure(deps.Metrics)
-	s := &Streamer{listener: deps.Listener, database: database}
+	s := &Streamer{listener: stream.Watch(deps.Listener), database: database}
 	s.hub = stream.NewHub(cfg.Stream, cfg.Limits, stream.Deps{
 		Database: database,
 		Logger:   deps.Logger,
@@ -114,6 +120,7 @@ func New(cfg Config, deps Deps) (*Streamer, error) {
 		Metrics:         deps.Metrics,
 		Logger:          deps.Logger,
 		MaxRequestBytes: int(cfg.Limits.MaxRequestBytes),
+		Options:         []grpc.ServerOption{grpc.StaticStreamWindowSize(streamWindow)},
 	}, rpc.Service{Name: ServiceName, Methods: []rpc.Method{
 		{Name: "Subscribe", Stream: s.hub.Subscribe, ClientStreams: true},
 		{Name: "SubscribeStatic", Stream: s.hub.SubscribeStatic},

@@ -43,6 +43,7 @@ var formula = map[string]memory{
 	"streamer": {base: 256 * mebibyte, variables: []share{
 		{"XMTP_STREAM_NOTICE_BYTES", budgeted},
 		{"XMTP_STREAM_BUDGET_BYTES", budgeted},
+		{"XMTP_STREAM_REGISTRATION_BYTES", 1}, // counted generously already
 	}},
 	"gateway": {base: 256 * mebibyte, variables: []share{
 		{"XMTP_GATEWAY_BODY_BUDGET_BYTES", budgeted},

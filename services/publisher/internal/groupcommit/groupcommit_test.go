@@ -333,8 +333,7 @@ func TestAFailedGroupRunsAgainAtOnceEachAlone(t *testing.T) {
 		x.end <- nil
 		group := d.expect("a", "b", "c", "e")
 		late := d.submit(on("late", "1"))
-		busy := fault.Errorf(fault.Unavailable, "busy")
-		group.end <- busy
+		group.end <- errors.New("one of them is bad")
 		alone := d.expectEach("a", "b", "e") // c shares a topic with a
 		ra, rb, re := alone[0], alone[1], alone[2]
 		for _, tx := range alone {
@@ -501,24 +500,26 @@ func TestAPanicIsTheFailureOfItsOwnWork(t *testing.T) {
 // A caller learns why its first attempt failed, not that there was no time for a second.
 func TestTheFirstFailureExplainsALateOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := start(t, config())
-		away := fault.Errorf(fault.Unavailable, "the database is away")
+		locked := errors.New("locked")
+		cfg := config()
+		cfg.LostItsLocks = func(err error) bool { return errors.Is(err, locked) }
+		d := start(t, cfg)
 		a := d.submit(on("a", "1"))
-		d.expect("a").end <- away
+		d.expect("a").end <- locked
 		again := d.expect("a")
 		time.Sleep(callerLimit) // the second does not end
-		a.expect(t, away)
+		a.expect(t, locked)
 		again.end <- nil
 
 		b := d.submit(on("b", "1"))
-		d.expect("b").end <- away
+		d.expect("b").end <- locked
 		d.expect("b").end <- fault.Errorf(fault.Late, "too late")
-		b.expect(t, away)
+		b.expect(t, locked)
 		d.expectNone()
 	})
 }
 
-// So does one whose first attempt came late since the database was away.
+// So does one that waited in vain since the database was away.
 func TestADatabaseThatIsAwayExplainsALateFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config()
@@ -529,14 +530,8 @@ func TestADatabaseThatIsAwayExplainsALateFailure(t *testing.T) {
 		tx := d.expect("a")
 		late := d.submit(on("late", "2"))
 		tx.end <- away
-		for range 2 {
-			switch tx := d.next(); tx.names[0] {
-			case "a":
-				tx.end <- away
-				a.expect(t, away)
-			case "late": // does not end
-			}
-		}
+		a.expect(t, away)
+		d.expect("late") // does not end
 		time.Sleep(callerLimit)
 		late.expect(t, away)
 
@@ -547,6 +542,26 @@ func TestADatabaseThatIsAwayExplainsALateFailure(t *testing.T) {
 		d.expect("c") // does not end either, with a database that is there
 		time.Sleep(callerLimit)
 		c.expect(t, context.DeadlineExceeded)
+	})
+}
+
+// When the database is away, or another one, nothing is repeated with what was found out
+// on the one before: all go back to their callers, whether they were alone or not.
+func TestALostDatabaseIsNotTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config()
+		cfg.MaxInFlight = 1
+		d := start(t, cfg)
+		away := fault.Errorf(fault.Unavailable, "the database is away")
+		first := d.submit(on("first", "1"))
+		tx := d.expect("first")
+		a, b := d.submit(on("a", "1")), d.submit(on("b", "2"))
+		tx.end <- away
+		first.expect(t, away)
+		d.expect("a", "b").end <- away
+		a.expect(t, away)
+		b.expect(t, away)
+		d.expectNone()
 	})
 }
 
@@ -635,7 +650,7 @@ func TestAfterALockTimeoutWorkOnTheSameTopicsStaysTogether(t *testing.T) {
 		locked := errors.New("locked")
 		cfg := config()
 		cfg.MaxInFlight, cfg.MaxRows = 1, 100
-		cfg.IsLockTimeout = func(err error) bool { return errors.Is(err, locked) }
+		cfg.LostItsLocks = func(err error) bool { return errors.Is(err, locked) }
 		d := start(t, cfg)
 		d.submit(on("x", "x"))
 		x := d.expect("x")

@@ -32,7 +32,7 @@ func randomTraffic(t *testing.T, seed uint64) {
 	cfg := config()
 	cfg.MaxInFlight, cfg.MaxRows = 1+int(seed%3), 8
 	errLocked := errors.New("locked")
-	cfg.IsLockTimeout = func(err error) bool { return errors.Is(err, errLocked) }
+	cfg.LostItsLocks = func(err error) bool { return errors.Is(err, errLocked) }
 	var mu sync.Mutex
 	busy, commits := map[topic.Topic]int{}, map[string]int{}
 	var groups, identities atomic.Int64

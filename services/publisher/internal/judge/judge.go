@@ -1,9 +1,11 @@
 // Package judge decides, once all locks of a publish transaction are held, what
-// becomes of each request that shares it. It is pure: it sees what the
-// transaction found and returns what to store.
+// becomes of each request that shares it, and tells the requests what was stored. It is
+// pure. Its place in a publish is described in package publisher.
 package judge
 
 import (
+	"errors"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -23,85 +25,89 @@ type Rules struct {
 	Retention limit.Retention
 }
 
+// ErrOutdated is the refusal of a request whose findings are about another server
+// than the one that was to store it, or about an envelope that is gone: it has to be
+// validated again. Nothing of it is stored.
+var ErrOutdated = fault.Wrap(fault.Unavailable, errors.New("findings of another era"), "the database was replaced by another server just now")
+
 // Group is the requests that share a transaction, in arrival order.
 type Group struct {
 	rules    Rules
 	requests []*request.Request
-	topics   []topic.Topic
-	keys     []store.Key
-	places   []place // of each envelope of each request, in order
-	identity bool
+	batch    store.Batch
+	places   []int // the draft of each envelope of each request, in order
 }
-
-// place says where an envelope is in the group's topics and keys.
-type place struct{ topic, key int }
 
 // NewGroup prepares a group: one request or more.
 func NewGroup(rules Rules, requests []*request.Request) *Group {
 	g := &Group{rules: rules, requests: requests}
 	envelopes := 0
 	for _, r := range requests {
+		r.Metas, r.Stored, r.Err = nil, 0, nil
 		envelopes += len(r.Envelopes)
-		g.identity = g.identity || r.Identity
+		g.batch.Identity = g.batch.Identity || r.Identity
 	}
 	g.collectTopics()
-	topicPlaces := make(map[topic.Topic]int, len(g.topics))
-	for i, name := range g.topics {
-		topicPlaces[name] = i
-	}
-	g.keys = make([]store.Key, 0, envelopes)
-	g.places = make([]place, 0, envelopes)
-	var keyPlaces map[store.Key]int
-	if len(requests) > 1 { // within a request they are distinct
-		keyPlaces = make(map[store.Key]int, envelopes)
-	}
-	for _, r := range requests {
-		for i := range r.Envelopes {
-			key := store.Key{Topic: r.Envelopes[i].Topic, Hash: r.Envelopes[i].Hash}
-			at, known := keyPlaces[key]
-			if !known {
-				at = len(g.keys)
-				g.keys = append(g.keys, key)
-				if keyPlaces != nil {
-					keyPlaces[key] = at
-				}
-			}
-			g.places = append(g.places, place{topic: topicPlaces[key.Topic], key: at})
-		}
-	}
+	g.collectDrafts(envelopes)
+	g.batch.Certain = g.isCertain()
 	return g
 }
 
 func (g *Group) collectTopics() {
 	if len(g.requests) == 1 {
-		g.topics = g.requests[0].Topics
+		g.batch.Topics = g.requests[0].Topics
 		return
 	}
+	var topics []topic.Topic
 	for _, r := range g.requests {
-		g.topics = append(g.topics, r.Topics...)
+		topics = append(topics, r.Topics...)
 	}
-	slices.SortFunc(g.topics, func(a, b topic.Topic) int { return strings.Compare(string(a), string(b)) })
-	g.topics = slices.Compact(g.topics)
+	slices.SortFunc(topics, func(a, b topic.Topic) int { return strings.Compare(string(a), string(b)) })
+	g.batch.Topics = slices.Compact(topics)
 }
 
-// Batch is what the transaction has to lock and look at. If nothing that it may
-// find can refuse a request, it also has all there is to store.
-func (g *Group) Batch() store.Batch {
-	batch := store.Batch{Topics: g.topics, Keys: g.keys, Identity: g.identity}
-	if g.isUnconditional() {
-		batch.Drafts = g.drafts()
+// collectDrafts makes one draft of all copies of an envelope.
+func (g *Group) collectDrafts(envelopes int) {
+	topics := make(map[topic.Topic]int, len(g.batch.Topics))
+	for i, name := range g.batch.Topics {
+		topics[name] = i
 	}
-	return batch
+	g.batch.Drafts = make([]store.Draft, 0, envelopes)
+	g.places = make([]int, 0, envelopes)
+	var known map[store.Key]int
+	if len(g.requests) > 1 { // within a request they are distinct
+		known = make(map[store.Key]int, envelopes)
+	}
+	for _, r := range g.requests {
+		for i := range r.Envelopes {
+			e := &r.Envelopes[i]
+			key := store.Key{Topic: e.Topic, Hash: e.Hash}
+			at, copied := known[key]
+			if !copied {
+				at = len(g.batch.Drafts)
+				g.batch.Drafts = append(g.batch.Drafts, store.Draft{
+					Topic: topics[e.Topic], Hash: e.Hash, Payload: e.Canonical, IsCommitOrProposal: e.IsCommitOrProposal, Retention: g.rules.retention(e),
+				})
+				if known != nil {
+					known[key] = at
+				}
+			}
+			g.places = append(g.places, at)
+		}
+	}
 }
+
+// Batch is what the transaction has to lock, to look at and perhaps to store.
+func (g *Group) Batch() store.Batch { return g.batch }
 
 // maxAtOnce bounds what is written in vain when a group cannot be stored at once.
 // In a larger group the round trip that is saved matters little.
 const maxAtOnce = 1 << 20
 
-// isUnconditional says that every envelope of the group is either stored already
-// or to be stored.
-func (g *Group) isUnconditional() bool {
-	if g.identity {
+// isCertain says that every envelope of the group is either stored already or to be
+// stored.
+func (g *Group) isCertain() bool {
+	if g.batch.Identity {
 		return false
 	}
 	bytes := 0
@@ -119,155 +125,168 @@ func (g *Group) isUnconditional() bool {
 	return true
 }
 
-func (g *Group) drafts() []store.Draft {
-	drafts := make([]store.Draft, len(g.keys))
-	at := 0
-	for _, r := range g.requests {
-		for i := range r.Envelopes {
-			e := &r.Envelopes[i]
-			drafts[g.places[at].key] = store.Draft{Payload: e.Canonical, IsCommitOrProposal: e.IsCommitOrProposal, Retention: g.rules.retention(e)}
-			at++
+// each goes through the requests, with the drafts of their envelopes.
+func (g *Group) each() iter.Seq2[*request.Request, []int] {
+	return func(yield func(*request.Request, []int) bool) {
+		first := 0
+		for _, r := range g.requests {
+			drafts := g.places[first : first+len(r.Envelopes)]
+			first += len(r.Envelopes)
+			if !yield(r, drafts) {
+				return
+			}
 		}
 	}
-	return drafts
 }
 
-// bench is the state of a judgement: what is stored, and what will be.
-type bench struct {
-	*Group
-	locked store.Locked
-	// known has the metadata of each key that is stored or will be.
-	known []*envelope.Meta
-	heads []topic.SequenceID
-	used  int // of locked.IDs
-
-	writes  store.Writes
-	notices []notice.Stored
-}
-
-// Judge decides every request of the group, in arrival order, and sets its Metas
-// or Err; of a transaction that is committed it only tells each what was stored.
-// Each sees what is stored and what earlier accepted requests of the group will
-// store. The error is about the group as a whole.
-func (g *Group) Judge(locked store.Locked) (store.Writes, []notice.Stored, error) {
-	b := &bench{Group: g, locked: locked, known: make([]*envelope.Meta, len(g.keys)), heads: slices.Clone(locked.Heads)}
-	for i, meta := range locked.Stored {
-		b.known[i] = &meta
+// Decide says what to store, in arrival order, and sets the Err of the requests that
+// are refused. Each request sees what is stored and what earlier accepted requests of
+// the group will store. The error is about the group as a whole.
+func (g *Group) Decide(locked store.Locked) (store.Verdict, error) {
+	b := &bench{Group: g, locked: locked, known: make([]bool, len(g.batch.Drafts)), moved: make([]bool, len(g.batch.Topics))}
+	for draft := range locked.Stored {
+		b.known[draft] = true
 	}
-	b.writes.Rows = make([]store.Row, 0, len(g.keys))
-	b.notices = make([]notice.Stored, 0, len(g.keys))
-	first := 0
-	for _, r := range g.requests {
-		places := g.places[first : first+len(r.Envelopes)]
-		first += len(r.Envelopes)
-		r.Metas, r.Err = nil, b.refusal(r, places)
+	b.nth = make([]int, len(g.batch.Drafts))
+	b.verdict.Store = make([]int, 0, len(g.batch.Drafts))
+	for r, drafts := range g.each() {
+		refusal, err := b.refusal(r, drafts)
+		if err != nil {
+			return store.Verdict{}, err
+		}
+		if r.Err = refusal; refusal == nil {
+			b.accept(r, drafts)
+		}
+	}
+	return b.verdict, nil
+}
+
+// Tell sets the Metas of the requests that are not refused, and returns the notices of
+// what is new.
+func (g *Group) Tell(outcome store.Outcome) []notice.Stored {
+	notices := make([]notice.Stored, 0, len(outcome.Drafts))
+	told := make([]bool, len(outcome.Drafts))
+	for r, drafts := range g.each() {
 		if r.Err != nil {
 			continue
 		}
-		metas, used, err := b.assign(r, places)
-		if err != nil {
-			return store.Writes{}, nil, err
+		r.Metas, r.Stored = make([]envelope.Meta, len(drafts)), 0
+		for i, draft := range drafts {
+			result := &outcome.Drafts[draft]
+			r.Metas[i] = result.Meta
+			if !result.New || told[draft] {
+				continue
+			}
+			told[draft] = true
+			r.Stored++
+			notices = append(notices, notice.Stored{
+				Meta:     result.Meta,
+				Payload:  r.Lasting(r.Envelopes[i].Canonical),
+				Previous: result.Previous,
+				Lineage:  notice.Lineage(outcome.Lineage),
+				Trace:    r.Trace,
+			})
 		}
-		if r.Err = r.CheckResponse(metas, g.rules.Limits); r.Err != nil {
-			continue
-		}
-		r.Metas, r.Stored, b.used = metas, 0, used
-		b.accept(r, places, metas)
 	}
-	b.writes.Heads = make([]topic.SequenceID, len(b.heads))
-	for i, head := range b.heads {
-		if head != locked.Heads[i] {
-			b.writes.Heads[i] = head
-		}
-	}
-	return b.writes, b.notices, nil
+	return notices
 }
 
-// refusal is why a request cannot be stored: an identity update whose inbox
-// moved on, else the failure of the lowest index. Envelopes that are stored do
-// not count (API-036).
-func (b *bench) refusal(r *request.Request, places []place) error {
+// bench is the state of a judgement.
+type bench struct {
+	*Group
+	locked store.Locked
+	// known are the drafts that are stored or will be, and nth, of the latter, which one
+	// it is; moved are the topics whose head will be another one.
+	known, moved []bool
+	nth          []int
+	verdict      store.Verdict
+}
+
+// refusal is why a request cannot be stored: findings that do not hold here, an
+// identity update whose inbox moved on, else the failure of the lowest index, else
+// that its response would be too long. Envelopes that are stored do not count (API-036).
+// The last error is about the group as a whole.
+func (b *bench) refusal(r *request.Request, drafts []int) (refusal, err error) {
 	var lowest *fault.Error
 	for i := range r.Envelopes {
 		e := &r.Envelopes[i]
-		if b.known[places[i].key] != nil {
+		if b.known[drafts[i]] {
 			continue
 		}
-		if e.Update != nil && e.Update.Version != b.heads[places[i].topic] {
-			return fault.Errorf(fault.HeadMoved,
-				"another identity update of the inbox was stored meanwhile: read the inbox's updates, validate against them and publish again")
+		if e.Topic.Kind() == topic.IdentityUpdate {
+			if outdated := b.outdated(r, e, b.batch.Drafts[drafts[i]].Topic); outdated != nil {
+				return outdated, nil
+			}
 		}
 		if e.Failure != nil && lowest == nil {
 			lowest = e.Failure.At(e.Index)
 		}
 	}
 	if lowest != nil {
-		return lowest
+		return lowest, nil
 	}
-	return nil
+	return b.checkResponse(r, drafts)
 }
 
-// assign gives each envelope of a request its metadata, without storing yet, and
-// returns how many ids are used up if they are stored. Its error is about the
-// group as a whole.
-func (b *bench) assign(r *request.Request, places []place) (metas []envelope.Meta, used int, err error) {
-	metas, used = make([]envelope.Meta, len(r.Envelopes)), b.used
-	for i := range r.Envelopes {
-		e := &r.Envelopes[i]
-		if known := b.known[places[i].key]; known != nil {
-			metas[i] = *known
+// outdated is why what was found about an identity update that is not stored says
+// nothing any more. Without an Update validation saw it stored.
+func (b *bench) outdated(r *request.Request, e *request.Envelope, at int) error {
+	switch {
+	case r.Era != b.locked.Era || e.Update == nil:
+		return ErrOutdated
+	case b.moved[at] || e.Update.Version != b.locked.Heads[at]:
+		return fault.Errorf(fault.HeadMoved,
+			"another identity update of the inbox was stored meanwhile: read the inbox's updates, validate against them and publish again")
+	default:
+		return nil
+	}
+}
+
+// checkResponse refuses a request whose response would be too long. The last error is
+// about the group as a whole.
+func (b *bench) checkResponse(r *request.Request, drafts []int) (refusal, err error) {
+	if r.FitsAnyResponse(b.rules.Limits) {
+		return nil, nil
+	}
+	metas, next := make([]envelope.Meta, len(drafts)), len(b.verdict.Store)
+	for i, draft := range drafts {
+		stored, ok := b.locked.Stored[draft]
+		switch {
+		case ok:
+			metas[i] = stored
 			continue
+		case b.known[draft]:
+			metas[i], err = b.locked.MetaOf(&b.batch, draft, b.nth[draft])
+		default:
+			metas[i], err = b.locked.MetaOf(&b.batch, draft, next)
+			next++
 		}
-		expiry, err := b.rules.expiry(e, b.locked.ServerNS)
 		if err != nil {
-			return nil, 0, err
-		}
-		metas[i] = envelope.Meta{
-			Topic:              e.Topic,
-			SequenceID:         b.locked.IDs[used],
-			ServerNS:           b.locked.ServerNS,
-			ExpiryNS:           expiry,
-			MessageHash:        e.Hash,
-			IsCommitOrProposal: e.IsCommitOrProposal,
-		}
-		used++
-		if metas[i].SequenceID <= b.heads[places[i].topic] {
-			return nil, 0, fault.Errorf(fault.Broken, "the sequence gave an id that is not above the head of its topic")
+			return nil, err
 		}
 	}
-	return metas, used, nil
+	return r.CheckResponse(metas, b.rules.Limits), nil
 }
 
-// accept puts a request's new envelopes among what is written.
-func (b *bench) accept(r *request.Request, places []place, metas []envelope.Meta) {
-	for i := range r.Envelopes {
-		e, at := &r.Envelopes[i], places[i]
-		if b.known[at.key] != nil {
+// accept puts a request's new envelopes among what is stored.
+func (b *bench) accept(r *request.Request, drafts []int) {
+	for i, draft := range drafts {
+		if b.known[draft] {
 			continue
 		}
-		meta := &metas[i]
-		b.known[at.key] = meta
-		r.Stored++
-		b.writes.Rows = append(b.writes.Rows, store.Row{Meta: *meta, Payload: e.Canonical})
-		b.notices = append(b.notices, notice.Stored{
-			Meta:     *meta,
-			Payload:  r.Lasting(e.Canonical),
-			Previous: b.heads[at.topic],
-			Lineage:  notice.Lineage(b.locked.Lineage),
-			Trace:    r.Trace,
-		})
-		b.heads[at.topic] = meta.SequenceID
-		if e.Update != nil {
-			b.writes.Added = appendAt(b.writes.Added, e.Update.Added, meta.SequenceID)
-			b.writes.Removed = appendAt(b.writes.Removed, e.Update.Removed, meta.SequenceID)
+		b.known[draft], b.nth[draft] = true, len(b.verdict.Store)
+		b.moved[b.batch.Drafts[draft].Topic] = true
+		b.verdict.Store = append(b.verdict.Store, draft)
+		if update := r.Envelopes[i].Update; update != nil {
+			b.verdict.Added = appendOf(b.verdict.Added, update.Added, draft)
+			b.verdict.Removed = appendOf(b.verdict.Removed, update.Removed, draft)
 		}
 	}
 }
 
-func appendAt(all, changes []store.Association, id topic.SequenceID) []store.Association {
+func appendOf(all []store.Change, changes []store.Association, draft int) []store.Change {
 	for _, change := range changes {
-		change.SequenceID = id
-		all = append(all, change)
+		all = append(all, store.Change{Draft: draft, Association: change})
 	}
 	return all
 }
@@ -287,17 +306,4 @@ func (rules *Rules) retention(e *request.Envelope) time.Duration {
 	default:
 		return 0
 	}
-}
-
-// expiry is when an envelope may be deleted; 0 is never.
-func (rules *Rules) expiry(e *request.Envelope, serverNS int64) (int64, error) {
-	retention := rules.retention(e)
-	if retention == 0 {
-		return 0, nil
-	}
-	expiry, ok := limit.Expiry(serverNS, retention)
-	if !ok {
-		return 0, fault.Errorf(fault.Broken, "the retention period does not fit an expiry time")
-	}
-	return expiry, nil
 }

@@ -30,7 +30,8 @@ type Envelope struct {
 	// Failure is why the envelope must not be stored. It does not matter if the
 	// envelope turns out to be stored already (API-036).
 	Failure *fault.Error
-	// Update is set for an identity update that was validated.
+	// Update is set for an identity update that was validated. One that was found stored
+	// has none.
 	Update *Update
 }
 
@@ -55,10 +56,13 @@ type Request struct {
 	Wire int
 	// Identity says that identity updates are among the envelopes.
 	Identity bool
+	// Era is that in which the findings about identity updates were made, or an earlier
+	// one.
+	Era store.Era
 	// Trace goes into the notices.
 	Trace notice.Trace
 
-	// Metas are the stored metadata of Envelopes, set by the judge when Err is nil.
+	// Metas are the stored metadata of Envelopes, set by the judge when Err stays nil.
 	Metas []envelope.Meta
 	// Stored is how many envelopes were new, set with Metas.
 	Stored int
@@ -76,23 +80,52 @@ type Request struct {
 // earlier envelope may be the one to name. What is decoded on the way, one envelope at
 // a time, is charged to the budget.
 func Parse(ctx context.Context, encoded []byte, limits limit.Config, decoding *budget.Budget) (parsed *Request, failed *fault.Error, err error) {
-	n, err := count(encoded)
+	o, err := Look(encoded, limits)
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &Request{Envelopes: make([]Envelope, 0, min(n, maxPrepared)), Wire: len(encoded)}
-	p := parser{Request: r, limits: limits, decoding: decoding.Holder(), seen: newIndex(n)}
-	for m := wire.Read(encoded); failed == nil && m.Next(); { // it was read to its end above
-		if m.IsBytes(envelopesField) {
-			failed = p.add(ctx, m.Bytes())
-			p.index++
-		}
-	}
-	r.collectTopics()
+	return o.Parse(ctx, limits, decoding)
+}
+
+// Parse is Parse of a request that was looked at.
+func (o *Outline) Parse(ctx context.Context, limits limit.Config, decoding *budget.Budget) (parsed *Request, failed *fault.Error, err error) {
+	p := o.parser(limits, decoding, o.Envelopes)
+	failed = p.parse(ctx, o.encoded)
+	p.collectTopics()
 	if failed != nil {
-		return r, failed, nil
+		return p.Request, failed, nil
 	}
-	return r, nil, r.check(p.encoded, limits)
+	return p.Request, nil, p.check(p.encoded, limits)
+}
+
+// ParseChecked is Parse that keeps the envelopes that have to be checked and drops the
+// others: it takes less memory, for as long as a check lasts. It does not check the
+// request as a whole.
+func (o *Outline) ParseChecked(ctx context.Context, limits limit.Config, decoding *budget.Budget) (parsed *Request, failed *fault.Error) {
+	p := o.parser(limits, decoding, o.Checked)
+	p.onlyChecked = true
+	failed = p.parse(ctx, o.encoded)
+	p.collectTopics()
+	return p.Request, failed
+}
+
+func (o *Outline) parser(limits limit.Config, decoding *budget.Budget, envelopes int) *parser {
+	r := &Request{Envelopes: make([]Envelope, 0, min(envelopes, maxPrepared)), Wire: o.Wire}
+	return &parser{Request: r, limits: limits, decoding: decoding.Holder(), seen: newIndex(o.Envelopes)}
+}
+
+// Adopt takes over what was found about the envelopes of a request that ParseChecked
+// returned for the same bytes.
+func (r *Request) Adopt(checked *Request) {
+	r.Era = checked.Era
+	at := 0
+	for i := range checked.Envelopes {
+		from := &checked.Envelopes[i]
+		for r.Envelopes[at].Index != from.Index {
+			at++
+		}
+		r.Envelopes[at].Failure, r.Envelopes[at].Update = from.Failure, from.Update
+	}
 }
 
 // maxPrepared bounds what is made ready for envelopes that may turn out to be
@@ -105,11 +138,25 @@ type parser struct {
 	limits   limit.Config
 	decoding *budget.Holder
 	seen     index
-	inboxes  map[topic.Topic]struct{}
+	// onlyChecked drops what needs no check.
+	onlyChecked bool
+	inboxes     map[topic.Topic]struct{}
 	// index is the place of the next envelope.
 	index int
 	// encoded is the canonical length of the request so far.
 	encoded int
+}
+
+// parse takes the envelopes in up to one that fails. That the list can be read to its
+// end was seen before.
+func (p *parser) parse(ctx context.Context, encoded []byte) (failed *fault.Error) {
+	for m := wire.Read(encoded); failed == nil && m.Next(); {
+		if m.IsBytes(envelopesField) {
+			failed = p.add(ctx, m.Bytes())
+			p.index++
+		}
+	}
+	return failed
 }
 
 // add takes the next envelope in, or says why the request cannot be stored.
@@ -119,6 +166,9 @@ func (p *parser) add(ctx context.Context, one []byte) *fault.Error {
 		return fault.Of(err).At(p.index)
 	}
 	p.encoded += 1 + protowire.SizeBytes(len(parsed.Canonical))
+	if p.onlyChecked && !isChecked(parsed.Topic) {
+		return nil
+	}
 	if at, ok := p.seen.find(parsed); ok {
 		p.repeat(p.index, at)
 		return nil
@@ -180,11 +230,13 @@ func (r *Request) check(encoded int, limits limit.Config) error {
 	least := 0
 	for i := range r.Count() {
 		e := &r.Envelopes[r.distinct(i)]
-		meta := envelope.Meta{Topic: e.Topic, SequenceID: 1, IsCommitOrProposal: e.IsCommitOrProposal}
-		least += 1 + protowire.SizeBytes(meta.Size())
+		least += entrySize(envelope.Meta{Topic: e.Topic, SequenceID: 1, IsCommitOrProposal: e.IsCommitOrProposal})
 	}
 	return checkResponse(least, limits)
 }
+
+// entrySize is the length of a response's entry.
+func entrySize(meta envelope.Meta) int { return 1 + protowire.SizeBytes(meta.Size()) }
 
 func checkResponse(size int, limits limit.Config) error {
 	if uint64(size) > limits.MaxResponseBytes {
@@ -194,15 +246,10 @@ func checkResponse(size int, limits limit.Config) error {
 	return nil
 }
 
-// NeedsValidation says whether anything beside the structure has to be checked.
-func (r *Request) NeedsValidation() bool {
-	for i := range r.Envelopes {
-		switch r.Envelopes[i].Topic.Kind() {
-		case topic.KeyPackage, topic.IdentityUpdate:
-			return true
-		}
-	}
-	return false
+// isChecked says whether anything beside the structure of an envelope has to be
+// checked.
+func isChecked(name topic.Topic) bool {
+	return name.Kind() == topic.KeyPackage || name.Kind() == topic.IdentityUpdate
 }
 
 // AllTopics implements groupcommit.Work.
@@ -244,7 +291,7 @@ func (r *Request) FitsAnyResponse(limits limit.Config) bool {
 	size := uint64(0)
 	for i := range r.Envelopes {
 		largest := envelope.Meta{Topic: r.Envelopes[i].Topic, SequenceID: math.MaxInt64, ServerNS: math.MaxInt64, ExpiryNS: math.MaxInt64, IsCommitOrProposal: true}
-		size = max(size, uint64(1+protowire.SizeBytes(largest.Size())))
+		size = max(size, uint64(entrySize(largest)))
 	}
 	return size*uint64(r.Count()) <= limits.MaxResponseBytes
 }
@@ -257,7 +304,7 @@ func (r *Request) CheckResponse(metas []envelope.Meta, limits limit.Config) erro
 func (r *Request) responseSize(metas []envelope.Meta) int {
 	size := 0
 	for i := range r.Count() {
-		size += 1 + protowire.SizeBytes(metas[r.distinct(i)].Size())
+		size += entrySize(metas[r.distinct(i)])
 	}
 	return size
 }

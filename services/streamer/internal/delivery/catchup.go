@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"slices"
+
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
@@ -121,18 +123,26 @@ func (e *Engine) makeReady(s *Session) {
 	e.ready = append(e.ready, s)
 }
 
+// pressedPages is how many modest outputs a page is for while the budget is pressed.
+const pressedPages = 4
+
 // idleRounds bounds the work of one event that needs no fetch.
 const idleRounds = 64
 
 // dispatch starts fetches while there are sessions that wait for one and the
 // bounds allow it.
 func (e *Engine) dispatch() {
+	e.feedStarved()
 	for idle := 0; idle < idleRounds && e.mayFetch(); {
 		f := &Fetch{MaxBytes: e.config.PageBytes, reserved: e.reservation()}
+		if e.isPressed() { // no more of it could be queued
+			f.MaxBytes = min(f.MaxBytes, pressedPages*e.modest())
+		}
 		if e.isShort() {
+			e.short.Store(true)
 			return // until somebody releases bytes; whoever waits longest is next
 		}
-		e.used += f.reserved
+		e.output.charge(f.reserved)
 		e.fetches++
 		f.number = e.fetches
 		for turns := len(e.ready); turns > 0 && len(f.Requests) < e.config.PageTopics; turns-- {
@@ -143,7 +153,7 @@ func (e *Engine) dispatch() {
 			e.turn(s, f)
 		}
 		if len(f.Requests) == 0 {
-			e.used -= f.reserved
+			e.output.give(f.reserved)
 			idle++ // notices or reads under way served everyone
 			continue
 		}
@@ -161,7 +171,7 @@ func (e *Engine) reservation() int {
 }
 
 // isShort says that the budget has no room for a page: nobody catches up.
-func (e *Engine) isShort() bool { return e.used+e.reservation() > e.config.BudgetBytes }
+func (e *Engine) isShort() bool { return e.output.free() < e.reservation() }
 
 // pageRows is how many rows are about a page, judged by those read so far: what
 // a page leaves out for lack of bytes was read in vain.
@@ -227,14 +237,19 @@ func (e *Engine) advance(r *registration, f *Fetch) (full bool) {
 	return full
 }
 
-// request joins a read of the topic that is under way, or adds one to a fetch.
+// request joins a read of the topic from the same position that is under way, or
+// adds one to a fetch. A read from a lower position may end below the floor, again
+// and again while others join the topic: it would serve nobody here.
 func (e *Engine) request(t *entry, r *registration, f *Fetch) {
-	if q := t.catching.request; q != nil && q.After <= r.floor && q.known >= t.known {
-		q.waiters = append(q.waiters, r)
-		return
+	c := t.catching
+	for _, q := range c.requests {
+		if q.After == r.floor && q.known >= t.known {
+			q.waiters = append(q.waiters, r)
+			return
+		}
 	}
 	q := &Request{Topic: t.name, After: r.floor, entry: t, waiters: []*registration{r}, known: t.known}
-	t.catching.request = q
+	c.requests = append(c.requests, q)
 	f.Requests = append(f.Requests, q)
 }
 
@@ -276,10 +291,12 @@ func (e *Engine) FetchFailed(f *Fetch) {
 
 func (e *Engine) landed(f *Fetch) {
 	e.inFlight--
-	e.used -= f.reserved
+	e.output.give(f.reserved)
 	for _, q := range f.Requests {
-		if c := q.entry.catching; c != nil && c.request == q {
-			c.request = nil
+		if c := q.entry.catching; c != nil {
+			if at := slices.Index(c.requests, q); at >= 0 {
+				c.requests = slices.Delete(c.requests, at, at+1)
+			}
 		}
 	}
 }

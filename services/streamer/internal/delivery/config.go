@@ -23,8 +23,15 @@ type Config struct {
 	SessionBytes  int
 	// NoticeBytes bounds the notices kept for all topics, the oldest go first.
 	NoticeBytes int
-	// BudgetBytes bounds pages in flight and queued output of all sessions.
+	// BudgetBytes bounds pages in flight, queued output and what the transports hold
+	// of all sessions.
 	BudgetBytes int
+	// RegistrationBytes bounds the registrations of all sessions, and the updates
+	// that are on their way.
+	RegistrationBytes int
+
+	// SharedBytes is from which length on an envelope is not copied into each frame.
+	SharedBytes int
 
 	// LiveFrames is how many frames of live output go before one of history.
 	LiveFrames int
@@ -41,7 +48,13 @@ type Config struct {
 	LostDatabase time.Duration
 }
 
-// budgetShare divides the free budget: a session may hold one part of it in its
-// output before more waits. Some budget so stays free for other sessions, however
-// many do not read.
-const budgetShare = 8
+// A session may hold one part in budgetShare of what is free of the budget in its
+// output, so that some always stays free for other sessions, however many do not
+// read. The last part in reservedPart is for output of modestBytes at most, or of one
+// part in modestOutput of a budget that is tiny.
+const (
+	budgetShare  = 8
+	reservedPart = 4
+	modestBytes  = 64 << 10
+	modestOutput = 256
+)

@@ -63,8 +63,21 @@
 // is live of a registration whose history is still queued goes behind it, and
 // the Applied of a removal goes behind everything.
 //
+// A transport has two frames at most that it has not written: more would wait there
+// for a client that reads nothing, where neither order nor bounds can be kept. They
+// count as output until they are written, also when the stream has ended meanwhile.
+// A short envelope counts in each output, since each frame gets a copy; a long one
+// is shared and counts once.
+//
 // When the output is full, nothing is admitted: registrations with something new
 // are behind from then on and read it from the database when there is room. A
 // session ends as a slow client only when its output stayed full while the
 // transport took no byte for a configured time.
+//
+// # Memory
+//
+// Three budgets hold what clients make the engine keep: output (pages on their way
+// included), notices, and registrations. What one session may have of the first is a
+// part of what is free, so that some always is, and a quarter is for those that hold
+// little: whoever does not read is in nobody's way. Who is refused of the last ends.
 package delivery

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
@@ -15,18 +16,21 @@ type Engine struct {
 	effects  Effects
 
 	registered int
-	// notices are the kept ones in the order of arrival, with forgotten ones
-	// among them.
-	notices     []*kept
-	forgotten   int
-	noticeBytes int
+
+	// What is held in memory for clients. Output is queued frames, those in the
+	// transport, and pages on their way; registrations are also updates.
+	notices       notices
+	output        ledger
+	registrations ledger
 
 	ready    []*Session      // wait for their turn at the database
+	starved  []*Session      // wait with an update for the budget
 	waiting  []*registration // wait for the next tick
 	inFlight int
 	rowSize  int // of history, a moving average
 	fetches  uint64
-	used     int // of the budget
+	// short is set when somebody waits for the budget.
+	short atomic.Bool
 
 	now       time.Time
 	connected bool
@@ -52,13 +56,20 @@ func New(config Config, now time.Time) *Engine {
 		config:   config,
 		topics:   map[topic.Topic]*entry{},
 		sessions: map[*Session]struct{}{},
-		now:      now,
-		lostAt:   now,
+		notices:  notices{ledger: newLedger(config.NoticeBytes)},
+		output:   newLedger(config.BudgetBytes),
+
+		registrations: newLedger(config.RegistrationBytes),
+		now:           now,
+		lostAt:        now,
 	}
 }
 
 // TakeEffects returns what is to be done since the last call.
 func (e *Engine) TakeEffects() Effects {
+	e.notices.tell()
+	e.output.tell()
+	e.registrations.tell()
 	taken := e.effects
 	e.effects = Effects{}
 	return taken
@@ -71,7 +82,7 @@ type Stats struct {
 
 // Stats returns the current figures.
 func (e *Engine) Stats() Stats {
-	return Stats{Registered: e.registered, NoticeBytes: e.noticeBytes, BudgetBytes: e.used}
+	return Stats{Registered: e.registered, NoticeBytes: e.notices.used, BudgetBytes: e.output.used}
 }
 
 // Notice delivers what was stored: envelope.SequenceID follows previous on the
@@ -101,7 +112,7 @@ func (e *Engine) Notice(name topic.Topic, previous topic.SequenceID, envelope *E
 		late = late || !r.session.full
 	}
 	if late && carries {
-		e.keep(t, envelope, previous)
+		e.notices.keep(t, envelope, previous)
 		e.relink(t)
 	}
 	e.dispatch()
@@ -211,7 +222,7 @@ func (e *Engine) Tick(now time.Time) {
 // checkSlow ends a session whose client takes nothing: when its output is full, and
 // any output while the budget is short, which stands in the way of all others.
 func (e *Engine) checkSlow(s *Session) {
-	if s.err != nil || !s.full && (s.out.bytes == 0 || !e.isShort()) {
+	if s.err != nil || !s.full && (s.out.bytes == 0 || !e.isPressed() && len(e.starved) == 0) {
 		s.stuckSince = time.Time{}
 		return
 	}

@@ -18,7 +18,7 @@ type Envelope struct {
 	// Encoded must not change.
 	Encoded []byte
 
-	// holders counts the outputs that hold it; the budget counts it once.
+	// holders counts the outputs that hold it, if it is shared.
 	holders int32
 }
 
@@ -60,17 +60,26 @@ type Target struct {
 	Through topic.SequenceID
 }
 
-// targetBytes is about what a target takes in memory and on the wire.
-const targetBytes = 48
+// targetBytes is about what a target takes, with its topic, and encoded.
+const targetBytes = 128
 
-// controlBytes is what a frame without envelopes is counted as.
+// controlBytes is what a frame without envelopes or targets is counted as.
 const controlBytes = 64
+
+// frameBytes is what a Messages frame takes beside its envelopes, and slackBytes the
+// most that the last buffer of an encoded one is too long.
+const (
+	frameBytes = 256
+	slackBytes = 16 << 10
+)
 
 // Frame is one message to a client. Its owner encodes it.
 type Frame struct {
-	Kind      Kind
-	ID        uint64 // of Applied
-	Nonce     uint64 // of Ping and Pong
+	Kind  Kind
+	ID    uint64 // of Applied
+	Nonce uint64 // of Ping and Pong
+	// Targets and Envelopes are for the owner, who may let go of them once it has
+	// encoded them.
 	Targets   []Target
 	Envelopes []*Envelope
 	// Live of the envelopes came straight from notices.
@@ -78,7 +87,14 @@ type Frame struct {
 	// Bytes is the size of the envelopes with their framing, or an estimate for
 	// other kinds.
 	Bytes int
+	// Owed is set when Next returns the frame: Written has to tell when the transport
+	// is through with it. The others are too short to matter.
+	Owed bool
 
+	session *Session
+	charged int         // bytes of the budget, beside those of shared envelopes
+	shared  []*Envelope // long ones
+	written bool
 	// number in its lane, the fetch it came from, and the live frame that it
 	// must not overtake if it is history.
 	number uint32

@@ -1,7 +1,9 @@
 package delivery
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -125,6 +127,49 @@ func TestAReadUnderWayWhenTheHeadRosePromptsAnother(t *testing.T) {
 	r.do(func(e *Engine) { e.FetchFailed(old) })
 	r.page()
 	require.Len(t, r.next(s).Envelopes, 1)
+}
+
+// Streams at several positions of one long topic are each served by reads of their
+// own: none waits until another one has come as far. A newcomer is always there.
+func TestFloorsOnOneTopicDoNotWaitForEachOther(t *testing.T) {
+	r := newRig(t, testConfig())
+	name := names(1)[0]
+	const rows, rowBytes = 10_000, 100
+	for range rows {
+		r.store(name, rowBytes)
+	}
+	perPage := r.engine.config.PageBytes / rowBytes
+	missing := map[*Session]int{}
+	join := func(owed int) *Session {
+		s := r.open()
+		r.update(s, Update{Adds: []Add{{Topic: name, Cursor: topic.SequenceID(rows - owed)}}})
+		return s
+	}
+	newcomer := join(rows)
+	for _, owed := range []int{10, 200, 1000} {
+		missing[join(owed)] = owed
+	}
+	pages := 0
+	for len(missing) > 0 {
+		r.page()
+		pages++
+		for r.next(newcomer) != nil {
+		}
+		if pages%50 == 0 {
+			newcomer = join(rows)
+		}
+		for s := range missing {
+			for f := r.next(s); f != nil; f = r.next(s) {
+				missing[s] -= len(f.Envelopes)
+			}
+			if missing[s] == 0 {
+				delete(missing, s)
+			}
+		}
+		// The longest of the three, beside the others and all newcomers.
+		require.Less(t, pages, 20*1000/perPage, "not served yet: %v", slices.Collect(maps.Values(missing)))
+	}
+	t.Logf("%d pages", pages)
 }
 
 func TestALongTopicGetsOneFrameATurn(t *testing.T) {

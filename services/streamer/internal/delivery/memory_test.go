@@ -27,7 +27,7 @@ const maxRegistrationBytes = 300
 func TestMemoryPerRegistration(t *testing.T) {
 	const topics = 100_000
 	config := testConfig()
-	config.SessionBytes = 16 << 20
+	config.SessionBytes, config.BudgetBytes = 16<<20, 64<<20
 	r := newRig(t, config)
 	before := heap()
 	s := r.open()

@@ -54,6 +54,11 @@ func unlessGiven(t *testing.T, name string, value int) {
 
 const modelTopics = 6
 
+// maxIdlePages is how many pages in a row may bring a registration nothing, while
+// there is more to read and room for it. The first request of a page always gets a
+// row, and with four streams of six topics each has its turn at that.
+const maxIdlePages = 4 * modelTopics
+
 func modelTopic(n int) topic.Topic { return topic.Topic(fmt.Sprintf("\x00%016d", n)) }
 
 type row struct {
@@ -109,10 +114,16 @@ type model struct {
 	clients []*client
 	lost    bool
 	config  Config
+	owed    []*Frame // that transports have taken and not written yet
+	topics  int      // that this history uses: with one, floors differ on it
+	// idle counts the pages that brought a registration nothing since the last that
+	// did.
+	idle map[*registration]int
 }
 
 func newModel(t *rapid.T) *model {
-	m := &model{t: t, table: map[topic.Topic][]row{}, now: time.Unix(1000, 0)}
+	m := &model{t: t, table: map[topic.Topic][]row{}, now: time.Unix(1000, 0), idle: map[*registration]int{}}
+	m.topics = rapid.SampledFrom([]int{1, 2, modelTopics}).Draw(t, "topics in use")
 	m.config = Config{
 		FrameBytes:    rapid.SampledFrom([]int{130, 400}).Draw(t, "frame"),
 		PageBytes:     rapid.SampledFrom([]int{40, 200}).Draw(t, "page"),
@@ -122,7 +133,8 @@ func newModel(t *rapid.T) *model {
 		Fetches:       rapid.IntRange(1, 3).Draw(t, "fetches"),
 		SessionFrames: rapid.SampledFrom([]int{2, 4, 64}).Draw(t, "frames"),
 		SessionBytes:  rapid.SampledFrom([]int{400, 1000, 100_000}).Draw(t, "bytes"),
-		NoticeBytes:   rapid.SampledFrom([]int{150, 500, 100_000}).Draw(t, "notices"),
+		NoticeBytes:   rapid.SampledFrom([]int{500, 2000, 100_000}).Draw(t, "notices"),
+		SharedBytes:   rapid.SampledFrom([]int{25, 1000}).Draw(t, "shared"),
 		LiveFrames:    rapid.IntRange(0, 2).Draw(t, "live"),
 		StepTopics:    rapid.IntRange(1, 3).Draw(t, "steps"),
 		MaxTopics:     modelTopics,
@@ -130,7 +142,8 @@ func newModel(t *rapid.T) *model {
 		LostDatabase:  time.Hour,
 	}
 	reserve := m.config.PageBytes + m.config.EnvelopeBytes + m.config.PageRows*rowBytes
-	m.config.BudgetBytes = reserve + rapid.SampledFrom([]int{0, 120, 100_000}).Draw(t, "budget")
+	m.config.RegistrationBytes = 4 * (modelTopics*RegistrationBytes + 1)
+	m.config.BudgetBytes = reserve + AnswerBytes(modelTopics) + rapid.SampledFrom([]int{0, 120, 100_000}).Draw(t, "budget")
 	m.engine = New(m.config, m.now)
 	m.engine.Found()
 	return m
@@ -176,7 +189,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"replicate": m.replicate, "read page": m.readPage, "answer page": m.answerPage, "fail page": m.failPage,
 		"read sweep": m.readSweep, "tell sweep": m.tellSweep, "tick": m.tick,
 		"connect": m.connect, "update": m.update, "step": m.step, "step more": m.step, "read heads": m.readHeads, "tell heads": m.tellHeads,
-		"take": m.take, "take more": m.take, "ping": m.ping, "disconnect": m.disconnect, "lose database": m.loseDatabase, "find database": m.findDatabase,
+		"take": m.take, "take more": m.take, "write": m.write, "ping": m.ping, "disconnect": m.disconnect, "lose database": m.loseDatabase, "find database": m.findDatabase,
 	}
 	out := map[string]func(*rapid.T){}
 	for name, do := range act {
@@ -186,7 +199,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 }
 
 func (m *model) publish() {
-	name := modelTopic(m.pick(modelTopics, "topic"))
+	name := modelTopic(m.pick(m.topics, "topic"))
 	for range rapid.IntRange(1, 4).Draw(m.t, "count") {
 		m.last += topic.SequenceID(rapid.IntRange(1, 2).Draw(m.t, "gap"))
 		r := row{name: name, id: m.last, size: rapid.SampledFrom([]int{10, 30, 100}).Draw(m.t, "size")}
@@ -284,11 +297,35 @@ func (m *model) answerPage() {
 	for i, p := range m.pages {
 		if p.results != nil {
 			m.pages = slices.Delete(m.pages, i, i+1)
-			m.do(func(e *Engine) { e.Page(p.fetch, p.results) })
+			m.answer(p)
 			return
 		}
 	}
 	m.t.Skip()
+}
+
+// answer brings a page to the engine, and requires that each registration that
+// waited for one gets something in the end.
+func (m *model) answer(p *page) {
+	floors := map[*registration]topic.SequenceID{}
+	for i, q := range p.fetch.Requests {
+		for _, r := range q.waiters {
+			if r.state == fetching && p.results[i].More {
+				floors[r] = r.floor
+			}
+		}
+	}
+	m.do(func(e *Engine) { e.Page(p.fetch, p.results) })
+	for r, floor := range floors {
+		switch {
+		case r.floor != floor || r.session.full:
+			delete(m.idle, r)
+		case m.idle[r] == maxIdlePages:
+			m.t.Fatalf("%d pages brought a registration nothing", maxIdlePages)
+		default:
+			m.idle[r]++
+		}
+	}
 }
 
 func (m *model) failPage() {
@@ -341,7 +378,7 @@ func (m *model) update() {
 func (m *model) updateOf(c *client) {
 	c.nextID++
 	u := Update{ID: c.nextID, Answer: Applied}
-	for n := range modelTopics {
+	for n := range m.topics {
 		name := modelTopic(n)
 		switch m.pick(4, "change") {
 		case 0:
@@ -426,8 +463,21 @@ func (m *model) takeOf(c *client) bool {
 	if f == nil {
 		return false
 	}
+	if f.Owed {
+		m.owed = append(m.owed, f)
+	}
 	m.receive(c, f)
 	return true
+}
+
+// write is a transport's: it may be through with a frame before its owner has said
+// that it took it, and after its stream is closed.
+func (m *model) write() {
+	m.need(len(m.owed) > 0)
+	at := m.pick(len(m.owed), "frame")
+	f := m.owed[at]
+	m.owed = slices.Delete(m.owed, at, at+1)
+	m.do(func(e *Engine) { e.Written(f) })
 }
 
 // receive is the client's side: this is where I5 is judged.
@@ -543,16 +593,16 @@ func (m *model) findDatabase() {
 func (m *model) check() {
 	e := m.engine
 	switch {
-	case e.noticeBytes > m.config.NoticeBytes:
-		m.t.Fatalf("%d bytes of notices are kept, at most %d are allowed", e.noticeBytes, m.config.NoticeBytes)
-	case e.used-m.controlUsed() > m.config.BudgetBytes:
-		m.t.Fatalf("%d bytes are in use, at most %d are allowed", e.used-m.controlUsed(), m.config.BudgetBytes)
+	case e.notices.budget.Used() > int64(m.config.NoticeBytes):
+		m.t.Fatalf("%d bytes of notices are kept, at most %d are allowed", e.notices.budget.Used(), m.config.NoticeBytes)
+	case e.output.used-m.forced() > m.config.BudgetBytes:
+		m.t.Fatalf("%d bytes are in use, at most %d are allowed", e.output.used-m.forced(), m.config.BudgetBytes)
 	case e.inFlight > m.config.Fetches:
 		m.t.Fatalf("%d fetches run, at most %d are allowed", e.inFlight, m.config.Fetches)
 	}
 	for _, c := range m.clients {
 		envelopes, frames := 0, 0
-		for _, f := range slices.Concat(c.session.out.live.frames, c.session.out.history.frames, []*Frame{c.session.out.sending}) {
+		for _, f := range slices.Concat(c.session.out.live.frames, c.session.out.history.frames, c.session.out.owed, []*Frame{c.session.out.sending}) {
 			if f != nil && f.Kind == Messages {
 				envelopes += f.Bytes
 				frames++
@@ -564,14 +614,22 @@ func (m *model) check() {
 	}
 }
 
-// controlUsed is what frames without envelopes take of the budget: they are
-// never refused.
-func (m *model) controlUsed() (bytes int) {
+// forced is what is counted without being asked for: frames without envelopes, and
+// what the buffers of a frame in the transport may be too long.
+func (m *model) forced() (bytes int) {
 	for _, c := range m.clients {
 		for _, f := range slices.Concat(c.session.out.control, c.session.out.live.frames, []*Frame{c.session.out.sending}) {
 			if f != nil && f.Kind != Messages {
 				bytes += f.Bytes
 			}
+		}
+	}
+	for _, f := range m.owed {
+		bytes += f.charged
+	}
+	for _, c := range m.clients {
+		if f := c.session.out.sending; f != nil && f.Owed && !slices.Contains(m.owed, f) {
+			bytes += f.charged // the client is about to get it, or it is written
 		}
 	}
 	return bytes
@@ -625,7 +683,7 @@ func (m *model) quiesce() (busy bool) {
 		if p.results == nil {
 			m.read(p)
 		}
-		m.do(func(e *Engine) { e.Page(p.fetch, p.results) })
+		m.answer(p)
 	}
 	for _, c := range slices.Clone(m.clients) {
 		for c.step && slices.Contains(m.clients, c) {
@@ -646,11 +704,25 @@ func (m *model) quiesce() (busy bool) {
 			busy = true
 		}
 	}
+	return m.writeAll() || busy
+}
+
+func (m *model) writeAll() (busy bool) {
+	for len(m.owed) > 0 {
+		busy = true
+		f := m.owed[0]
+		m.owed = m.owed[1:]
+		m.do(func(e *Engine) { e.Written(f) })
+	}
 	return busy
 }
 
-// live requires that at rest a notice is delivered without a read.
+// live requires that at rest a notice is delivered without a read, if the budget has
+// room for it on all streams.
 func (m *model) live() {
+	if m.engine.output.free() < 4*budgetShare*(m.config.EnvelopeBytes+frameBytes) {
+		return
+	}
 	m.publish()
 	for _, r := range m.notices {
 		if !r.inline() {
@@ -658,7 +730,7 @@ func (m *model) live() {
 		}
 		m.tell(r)
 		for _, c := range m.clients {
-			for m.takeOf(c) {
+			for m.takeOf(c) || m.writeAll() {
 			}
 			if cursor, active := c.cursors[r.name]; active && cursor < r.id {
 				m.t.Fatalf("a current registration waits for %d", r.id)
@@ -675,9 +747,10 @@ func (m *model) empty() {
 	for _, c := range slices.Clone(m.clients) {
 		m.drop(c)
 	}
+	m.writeAll()
 	e := m.engine
-	if len(e.topics) > 0 || len(e.sessions) > 0 || e.registered != 0 || e.used != 0 || e.noticeBytes != 0 {
+	if len(e.topics) > 0 || len(e.sessions) > 0 || e.registered != 0 || e.output.used != 0 || e.registrations.used != 0 || e.notices.budget.Used() != 0 {
 		m.t.Fatalf("left over: %d topics, %d sessions, %d registrations, %d bytes, %d bytes of notices",
-			len(e.topics), len(e.sessions), e.registered, e.used, e.noticeBytes)
+			len(e.topics), len(e.sessions), e.registered, e.output.used, e.notices.budget.Used())
 	}
 }

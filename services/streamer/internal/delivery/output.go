@@ -9,6 +9,11 @@ type output struct {
 	control       []*Frame
 	live, history lane
 	sending       *Frame
+	// owed are frames that the transport took and has not written; small are bytes
+	// of frames since the last such one.
+	owed  []*Frame
+	small int
+	// Those that wait, and those of the transport.
 	frames, bytes int
 	// barrier is the last frame that was in the live lane when all history
 	// moved there: later history goes behind it.
@@ -83,13 +88,19 @@ func (o *output) take(liveFrames int) *Frame {
 	return nil
 }
 
-// empty takes everything out.
+// empty takes everything out but what the transport has.
 func (o *output) empty() []*Frame {
 	held := slices.Concat(o.control, o.live.frames, o.history.frames)
-	if o.sending != nil {
-		held = append(held, o.sending)
+	owed := o.owed
+	if f := o.sending; f != nil && f.Owed && !f.written {
+		owed = append(owed, f)
+	} else if f != nil {
+		held = append(held, f)
 	}
-	*o = output{}
+	*o = output{owed: owed, frames: len(owed)}
+	for _, f := range owed {
+		o.bytes += f.Bytes
+	}
 	return held
 }
 

@@ -1,8 +1,6 @@
 package delivery
 
 import (
-	"sort"
-
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
@@ -18,7 +16,8 @@ const (
 	removed
 )
 
-// registration is one topic on one session. There may be millions: 48 bytes.
+// registration is one topic on one session. There may be millions: 48 bytes, which
+// with all maps and names are RegistrationBytes.
 type registration struct {
 	entry   *entry
 	session *Session
@@ -41,16 +40,13 @@ type entry struct {
 
 // catching is what a topic needs while registrations catch up.
 type catching struct {
-	behind  int      // registrations that are not current
-	kept    []*kept  // notices, by ascending sequence id
-	request *Request // the last fetch of the topic that is on its way
-}
-
-// kept is a notice that some registration may still need.
-type kept struct {
-	envelope *Envelope
-	previous topic.SequenceID
-	entry    *entry // nil once dropped
+	behind int // registrations that are not current
+	// slots are the places of its kept notices, by ascending sequence id; dropped
+	// counts those of dropped ones among them, at most half. The first has a notice.
+	slots   []slot
+	dropped int
+	// requests of the topic that are on their way, no more than all fetches hold.
+	requests []*Request
 }
 
 // notCurrent counts a registration that is not, or is no longer, current.
@@ -111,9 +107,7 @@ func (e *Engine) isCurrent(t *entry) {
 	if t.catching.behind > 0 {
 		return
 	}
-	for _, k := range t.catching.kept {
-		e.forget(k)
-	}
+	e.notices.forgetAll(t.catching)
 	t.catching = nil
 }
 
@@ -121,79 +115,4 @@ func (e *Engine) isCurrent(t *entry) {
 func (e *Engine) fallBehind(r *registration) {
 	r.entry.notCurrent()
 	e.enqueue(r)
-}
-
-// keep holds a notice for the registrations of its topic that catch up.
-func (e *Engine) keep(t *entry, envelope *Envelope, previous topic.SequenceID) {
-	c := t.catching
-	at := sort.Search(len(c.kept), func(i int) bool { return c.kept[i].envelope.SequenceID >= envelope.SequenceID })
-	if at < len(c.kept) && c.kept[at].envelope.SequenceID == envelope.SequenceID {
-		return
-	}
-	k := &kept{envelope: envelope, previous: previous, entry: t}
-	c.kept = append(c.kept, nil)
-	copy(c.kept[at+1:], c.kept[at:])
-	c.kept[at] = k
-	e.notices = append(e.notices, k)
-	e.noticeBytes += len(envelope.Encoded)
-	for e.noticeBytes > e.config.NoticeBytes {
-		e.dropOldest()
-	}
-	e.compactNotices()
-}
-
-// dropOldest makes room by the notice that came first. Who needs it reads it.
-func (e *Engine) dropOldest() {
-	k := e.notices[0]
-	e.notices[0] = nil
-	e.notices = e.notices[1:]
-	if k.entry != nil {
-		c := k.entry.catching
-		at := sort.Search(len(c.kept), func(i int) bool { return c.kept[i].envelope.SequenceID >= k.envelope.SequenceID })
-		c.kept = append(c.kept[:at], c.kept[at+1:]...)
-		e.forget(k)
-	}
-	e.forgotten-- // those that are still in the order of arrival are counted
-}
-
-func (e *Engine) forget(k *kept) {
-	k.entry = nil
-	e.noticeBytes -= len(k.envelope.Encoded)
-	e.forgotten++
-}
-
-// compactNotices keeps the arrival order from growing with what was forgotten.
-func (e *Engine) compactNotices() {
-	if e.forgotten < 1024 || e.forgotten < len(e.notices)/2 {
-		return
-	}
-	held := make([]*kept, 0, len(e.notices)-e.forgotten)
-	for _, k := range e.notices {
-		if k.entry != nil {
-			held = append(held, k)
-		}
-	}
-	e.notices = held
-	e.forgotten = 0
-}
-
-// link delivers the kept notices that follow the floor without a break, up to
-// about a frame. It says whether it stopped for lack of room.
-func (e *Engine) link(r *registration) (full bool) {
-	c := r.entry.catching
-	if c == nil || len(c.kept) == 0 {
-		return false
-	}
-	at := sort.Search(len(c.kept), func(i int) bool { return c.kept[i].envelope.SequenceID > r.floor })
-	turn := 0
-	for _, k := range c.kept[at:] {
-		if k.previous > r.floor || turn > e.config.FrameBytes {
-			return false
-		}
-		if !e.admitLive(r, k.envelope) {
-			return true
-		}
-		turn += len(k.envelope.Encoded)
-	}
-	return false
 }

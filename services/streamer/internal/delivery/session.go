@@ -15,6 +15,7 @@ type Session struct {
 	Owner any
 
 	registrations map[*entry]*registration
+	paid          int             // registrations counted in the budget
 	closing       []*registration // what Close has left to remove
 	update        *pending
 	out           output
@@ -26,10 +27,15 @@ type Session struct {
 	outstanding int  // registrations in a fetch
 	inReady     bool // is in Engine.ready
 	busy        bool // somebody calls Next until it returns nil
+	held        bool // Next returned nil because of what the transport has not written
 	wantsRoom   bool
-	wanted      int // bytes of the answer that waits for room
+	starved     bool // is in Engine.starved
+	wanted      int  // bytes of the answer that waits for room
 	// full is set when something was refused for lack of room.
-	full       bool
+	full bool
+	// waits is set with held, wantsRoom and full: what the transport writes matters
+	// at once.
+	waits      atomic.Bool
 	stuckSince time.Time
 	seen       uint64
 	progress   atomic.Uint64
@@ -54,14 +60,18 @@ func (s *Session) Progressed() { s.progress.Add(1) }
 func (s *Session) Registered() int { return len(s.registrations) }
 
 // Close removes the session, Config.StepTopics registrations at a time. It says
-// whether it has to be called again.
+// whether it has to be called again. Frames that the transport has not written
+// count until Written or Dropped.
 func (e *Engine) Close(s *Session) (more bool) {
 	if s.err == nil {
 		s.err = errClosed
 	}
 	if _, open := e.sessions[s]; open {
 		delete(e.sessions, s)
-		s.update = nil
+		if s.update != nil {
+			e.output.give(s.update.reserved)
+			s.update = nil
+		}
 		s.first, s.last = nil, nil
 		s.closing = slices.Collect(maps.Values(s.registrations))
 		for _, f := range s.out.empty() {
@@ -73,6 +83,7 @@ func (e *Engine) Close(s *Session) (more bool) {
 		e.unregister(r)
 	}
 	s.closing = s.closing[:last]
+	e.repay(s, len(s.registrations))
 	e.dispatch()
 	return last > 0
 }
@@ -91,13 +102,19 @@ func (e *Engine) Control(s *Session, f *Frame) {
 }
 
 func (e *Engine) queued(s *Session, f *Frame) {
+	f.session = s
 	s.out.frames++
 	s.out.bytes += f.Bytes
-	e.used += f.Bytes
+	e.chargeFrame(f, f.Bytes)
 	if s.out.frames >= e.config.SessionFrames {
-		s.full = true
+		s.isFull()
 	}
 	e.wake(s)
+}
+
+func (s *Session) isFull() {
+	s.full = true
+	s.waits.Store(true)
 }
 
 func (e *Engine) wake(s *Session) {
@@ -105,59 +122,6 @@ func (e *Engine) wake(s *Session) {
 		s.busy = true
 		e.effects.Wake = append(e.effects.Wake, s)
 	}
-}
-
-// Next says that the transport took the frame that Next returned before, and
-// returns the next one. After nil, Effects.Wake tells when there is more.
-func (e *Engine) Next(s *Session) *Frame {
-	if sent := s.out.sending; sent != nil {
-		s.out.sending = nil
-		s.out.frames--
-		s.out.bytes -= sent.Bytes
-		e.release(sent)
-		s.Progressed()
-		e.freed(s)
-	}
-	if s.err == nil {
-		s.out.sending = s.out.take(e.config.LiveFrames)
-	}
-	if s.out.sending == nil {
-		s.busy = false
-	}
-	e.dispatch()
-	return s.out.sending
-}
-
-// freed lets a session go on that waited for room.
-func (e *Engine) freed(s *Session) {
-	if s.wantsRoom && e.roomForAnswer(s, s.wanted) {
-		s.wantsRoom = false
-		e.effects.Room = append(e.effects.Room, s)
-	}
-	if s.full && e.roomForPage(s) {
-		s.full = false
-		e.makeReady(s)
-	}
-}
-
-// roomForPage says whether a page may be fetched for the session: at least one
-// envelope of it has to fit, else it would be read in vain again and again.
-func (e *Engine) roomForPage(s *Session) bool {
-	page := e.config.PageBytes + e.config.EnvelopeBytes
-	return s.out.frames < e.config.SessionFrames && (s.out.bytes == 0 ||
-		s.out.bytes+page <= e.config.SessionBytes && e.isShare(s.out.bytes+e.config.EnvelopeBytes))
-}
-
-// roomForAnswer says whether an update with an answer of so many bytes may begin.
-func (e *Engine) roomForAnswer(s *Session, bytes int) bool {
-	return s.out.frames < e.config.SessionFrames && (s.out.bytes == 0 ||
-		s.out.bytes+bytes <= e.config.SessionBytes && e.isShare(s.out.bytes+bytes))
-}
-
-// isShare says whether a session may hold so many bytes, which leave enough of the
-// budget for the others.
-func (e *Engine) isShare(bytes int) bool {
-	return bytes <= (e.config.BudgetBytes-e.used)/budgetShare
 }
 
 // admitLive queues an envelope that is proven to follow the floor. False is for
@@ -215,19 +179,40 @@ func (e *Engine) room(s *Session, envelope *Envelope, size int, newFrame bool) b
 	if newFrame {
 		fits = fits && o.frames < e.config.SessionFrames
 	}
-	if envelope.holders == 0 {
-		fits = fits && e.used+len(envelope.Encoded) <= e.config.BudgetBytes && (o.bytes == 0 || e.isShare(o.bytes+size))
+	more := e.cost(envelope, size)
+	if newFrame {
+		more += frameBytes
+	}
+	if more > 0 {
+		fits = fits && more <= e.output.free() && (o.bytes == 0 || e.isShare(o.bytes+size))
 	}
 	if !fits {
-		s.full = true
+		s.isFull()
 	}
 	return fits && s.err == nil
 }
 
+// cost is what an envelope adds to the budget: a short one will be copied into the
+// frame, a long one counts once for all outputs that hold it.
+func (e *Engine) cost(envelope *Envelope, size int) int {
+	switch {
+	case !e.isShared(envelope):
+		return size
+	case envelope.holders == 0:
+		return len(envelope.Encoded)
+	}
+	return 0
+}
+
+func (e *Engine) isShared(envelope *Envelope) bool {
+	return len(envelope.Encoded) >= e.config.SharedBytes
+}
+
 func (e *Engine) newFrame(s *Session, to *lane) *Frame {
-	f := &Frame{Kind: Messages}
+	f := &Frame{Kind: Messages, session: s}
 	to.push(f)
 	s.out.frames++
+	e.chargeFrame(f, frameBytes)
 	return f
 }
 
@@ -236,23 +221,32 @@ func (e *Engine) put(r *registration, f *Frame, envelope *Envelope, size int) {
 	f.Envelopes = append(f.Envelopes, envelope)
 	f.Bytes += size
 	s.out.bytes += size
-	if envelope.holders == 0 {
-		e.used += len(envelope.Encoded)
+	if e.isShared(envelope) {
+		if envelope.holders == 0 {
+			e.output.charge(len(envelope.Encoded))
+		}
+		envelope.holders++
+		f.shared = append(f.shared, envelope)
+	} else {
+		e.chargeFrame(f, size)
 	}
-	envelope.holders++
 	r.floor = envelope.SequenceID
 	e.wake(s)
 }
 
+func (e *Engine) chargeFrame(f *Frame, bytes int) {
+	f.charged += bytes
+	e.output.charge(bytes)
+}
+
 // release gives back the budget of a frame.
 func (e *Engine) release(f *Frame) {
-	if f.Kind != Messages {
-		e.used -= f.Bytes
-		return
-	}
-	for _, envelope := range f.Envelopes {
+	e.output.give(f.charged)
+	f.charged = 0
+	for _, envelope := range f.shared {
 		if envelope.holders--; envelope.holders == 0 {
-			e.used -= len(envelope.Encoded)
+			e.output.give(len(envelope.Encoded))
 		}
 	}
+	f.shared = nil
 }

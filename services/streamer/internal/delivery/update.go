@@ -52,8 +52,10 @@ type pending struct {
 	phase phase
 	at    int
 	total int // registrations once it is applied
-	added []*registration
-	heads []topic.SequenceID // of added
+	// reserved is what the answer may take of the budget.
+	reserved int
+	added    []*registration
+	heads    []topic.SequenceID // of added
 }
 
 // Begin starts an update. One is on its way at a time. It is refused while the
@@ -62,11 +64,17 @@ func (e *Engine) Begin(s *Session, u Update) bool {
 	if s.err != nil {
 		return true // Step says so
 	}
-	if bytes := answerBytes(len(u.Adds)); !e.roomForAnswer(s, bytes) {
-		s.wantsRoom, s.wanted, s.full = true, bytes, true
+	bytes := AnswerBytes(len(u.Adds))
+	if !e.roomForAnswer(s, bytes) {
+		s.wantsRoom, s.wanted = true, bytes
+		s.isFull()
+		if !e.fitsAnswer(bytes) {
+			e.starve(s)
+		}
 		return false
 	}
-	s.update = &pending{Update: u, total: len(s.registrations)}
+	e.output.charge(bytes)
+	s.update = &pending{Update: u, total: len(s.registrations), reserved: bytes}
 	return true
 }
 
@@ -135,9 +143,11 @@ func (e *Engine) count(s *Session, u *pending) *fault.Error {
 	case u.total > e.config.MaxTopics && u.total > len(s.registrations):
 		return fault.Invalidf(fault.NoReason, "the stream would hold %d topics, expected at most %d", u.total, e.config.MaxTopics)
 	case !e.connected && u.total+len(u.Removes) > len(s.registrations):
-		return e.checkConnected(s, u)
+		if failure := e.checkConnected(s, u); failure != nil {
+			return failure
+		}
 	}
-	return nil
+	return e.pay(s, u.total)
 }
 
 // checkConnected refuses new topics while their heads cannot be read.
@@ -157,6 +167,7 @@ func (e *Engine) remove(s *Session, u *pending) {
 			e.unregister(r)
 		}
 	}
+	e.repay(s, max(u.total, len(s.registrations)))
 	if to == len(u.Removes) {
 		u.next(adding)
 	}
@@ -207,15 +218,19 @@ func (e *Engine) Heads(s *Session, heads []topic.SequenceID) {
 // queued before, and before anything of the new registrations.
 func (e *Engine) answer(s *Session, targets []Target) {
 	u := s.update
-	f := &Frame{Kind: u.Answer, ID: u.ID, Targets: targets, Bytes: answerBytes(len(targets))}
+	f := &Frame{Kind: u.Answer, ID: u.ID, Targets: targets, Bytes: AnswerBytes(len(targets))}
 	s.out.flush()
 	s.out.live.push(f)
 	s.out.barrier = s.out.live.queued
+	e.output.give(u.reserved)
+	u.reserved = 0
 	e.queued(s, f)
 	u.next(activating)
 }
 
-func answerBytes(targets int) int { return controlBytes + targetBytes*targets }
+// AnswerBytes is what the answer to an update of so many new topics is counted as in
+// Config.BudgetBytes.
+func AnswerBytes(targets int) int { return controlBytes + targetBytes*targets }
 
 // activate makes registrations current or lets them catch up, after their
 // targets were queued.

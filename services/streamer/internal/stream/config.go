@@ -22,8 +22,12 @@ type Config struct {
 	PageRows  int `env:"STREAM_PAGE_ROWS"  envDefault:"2048"`
 	// NoticeBytes bounds the recent notices kept for streams that catch up.
 	NoticeBytes int `env:"STREAM_NOTICE_BYTES" envDefault:"268435456"`
-	// BudgetBytes bounds the pages on their way and the output of all streams.
+	// BudgetBytes bounds the pages on their way, the output of all streams, and what
+	// their transports have not written.
 	BudgetBytes int `env:"STREAM_BUDGET_BYTES" envDefault:"536870912"`
+	// RegistrationBytes bounds the topics of all streams, 384 bytes each, and the
+	// updates that add them. The last quarter is for streams of at most 1,000 topics.
+	RegistrationBytes int `env:"STREAM_REGISTRATION_BYTES" envDefault:"268435456"`
 	// Fetches and HeadReads bound the database connections in use at a time.
 	Fetches   int `env:"STREAM_FETCHES"    envDefault:"4"`
 	HeadReads int `env:"STREAM_HEAD_READS" envDefault:"4"`
@@ -57,6 +61,7 @@ func (c Config) Validate() error {
 		{"STREAM_PAGE_ROWS", c.PageRows},
 		{"STREAM_NOTICE_BYTES", c.NoticeBytes},
 		{"STREAM_BUDGET_BYTES", c.BudgetBytes},
+		{"STREAM_REGISTRATION_BYTES", c.RegistrationBytes},
 		{"STREAM_FETCHES", c.Fetches},
 		{"STREAM_HEAD_READS", c.HeadReads},
 	} {
@@ -93,10 +98,24 @@ func (c Config) ValidateWith(limits limit.Config) error {
 	if page := c.PageBytes + envelope; c.OutputBytes < page {
 		errs = append(errs, fmt.Errorf("XMTP_STREAM_OUTPUT_BYTES is %d, expected at least %d: a page and an envelope", c.OutputBytes, page))
 	}
-	if least := 2 * c.Fetches * (c.PageBytes + envelope + c.PageRows*limit.EnvelopeOverheadBytes); c.BudgetBytes < least {
-		errs = append(errs, fmt.Errorf("XMTP_STREAM_BUDGET_BYTES is %d, expected at least %d: twice what XMTP_STREAM_FETCHES pages may hold", c.BudgetBytes, least))
+	pages := c.Fetches * (c.PageBytes + envelope + c.PageRows*limit.EnvelopeOverheadBytes)
+	answer := delivery.AnswerBytes(int(max(limits.MaxUpdateAdds, limits.MaxStaticTopics)))
+	if least := 2 * max(pages, answer); c.BudgetBytes < least {
+		errs = append(errs, fmt.Errorf("XMTP_STREAM_BUDGET_BYTES is %d, expected at least %d: twice what XMTP_STREAM_FETCHES pages or an answer to XMTP_MAX_UPDATE_ADDS topics may hold", c.BudgetBytes, least))
+	}
+	if least := leastRegistrations(limits); c.RegistrationBytes < least {
+		errs = append(errs, fmt.Errorf("XMTP_STREAM_REGISTRATION_BYTES is %d, expected at least %d: twice what a stream of XMTP_MAX_STREAM_TOPICS needs to be opened", c.RegistrationBytes, least))
 	}
 	return errors.Join(errs...)
+}
+
+// leastRegistrations has room for two streams that hold all the topics they may, and
+// the update that registered them.
+func leastRegistrations(limits limit.Config) int {
+	const topicOnWire = 64
+	topics := int(max(limits.MaxStreamTopics, limits.MaxStaticTopics))
+	update := int(max(limits.MaxUpdateAdds+limits.MaxUpdateRemoves, limits.MaxStaticTopics))
+	return 2 * (topics*delivery.RegistrationBytes + update*(delivery.UpdateTopicBytes+topicOnWire))
 }
 
 func envelopeBytes(limits limit.Config) int {
@@ -126,10 +145,14 @@ func engineConfig(c Config, limits limit.Config) delivery.Config {
 		SessionBytes:  c.OutputBytes,
 		NoticeBytes:   c.NoticeBytes,
 		BudgetBytes:   c.BudgetBytes,
-		LiveFrames:    liveFrames,
-		StepTopics:    stepTopics,
-		MaxTopics:     int(limits.MaxStreamTopics),
-		SlowClient:    c.SlowClientTimeout,
-		LostDatabase:  c.DatabaseGrace,
+		SharedBytes:   copyBelow,
+
+		RegistrationBytes: c.RegistrationBytes,
+
+		LiveFrames:   liveFrames,
+		StepTopics:   stepTopics,
+		MaxTopics:    int(limits.MaxStreamTopics),
+		SlowClient:   c.SlowClientTimeout,
+		LostDatabase: c.DatabaseGrace,
 	}
 }

@@ -65,6 +65,27 @@ func decodeRequest(message []byte, limits limit.Config) (request, error) {
 	return r, m.Err()
 }
 
+// topicsOf is how many topics an update names, without decoding them, or as many as
+// one may name; 0 for other requests.
+func topicsOf(message []byte, limits limit.Config) (topics int) {
+	for m := wire.Read(message); m.Next(); {
+		if m.IsBytes(requestUpdate) {
+			topics += fields(m.Bytes(), updateAdds) + fields(m.Bytes(), updateRemoves)
+		}
+	}
+	return min(topics, int(limits.MaxUpdateAdds)+int(limits.MaxUpdateRemoves))
+}
+
+// fields counts the members of a repeated field.
+func fields(message []byte, number protowire.Number) (n int) {
+	for m := wire.Read(message); m.Next(); {
+		if m.IsBytes(number) {
+			n++
+		}
+	}
+	return n
+}
+
 func decodeUpdate(u *delivery.Update, message []byte, limits limit.Config) error {
 	m := wire.Read(message)
 	for m.Next() {

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,7 +9,9 @@ import (
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
+	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
 )
 
 // FuzzDecodeRequest compares the decoder with generated code: what it accepts
@@ -64,4 +67,56 @@ func FuzzDecodeRequest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// An update counts as no less than what it takes in memory while it waits.
+func TestAnUpdateCountsAsItsMemory(t *testing.T) {
+	const topics = 100_000
+	update := &backendv1.SubscribeRequest_Update{Id: 1}
+	for i := range topics {
+		name := make([]byte, 1+topic.KeyLength) // the longest kind
+		name[0], name[1], name[2], name[3] = byte(topic.KeyPackage), byte(i), byte(i>>8), byte(i>>16)
+		update.Adds = append(update.Adds, &backendv1.TopicQuery{Topic: &backendv1.Topic{Topic: name}, Cursor: &backendv1.Cursor{SequenceId: 1 << 40}})
+	}
+	message, err := proto.Marshal(&backendv1.SubscribeRequest{Request: &backendv1.SubscribeRequest_Update_{Update: update}})
+	require.NoError(t, err)
+	limits := limit.Default()
+	require.Equal(t, topics, topicsOf(message, limits))
+	before := heapBytes()
+	got, err := decodeRequest(message, limits)
+	require.NoError(t, err)
+	decoded := heapBytes() - before
+	// Beside it there are, before the answer: the new registrations, their heads, and
+	// for a moment the set that finds a topic named twice.
+	const beside = 8*5/4 + 8 + 64
+	t.Logf("%d bytes a topic, decoded", decoded/topics)
+	require.LessOrEqual(t, decoded/topics+beside, uint64(delivery.UpdateTopicBytes))
+	runtime.KeepAlive(got)
+	runtime.KeepAlive(message)
+}
+
+func heapBytes() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// What names no topic is not counted, and never more than one update may name.
+func TestTopicsOfARequest(t *testing.T) {
+	limits := limit.Default()
+	limits.MaxUpdateAdds, limits.MaxUpdateRemoves = 3, 2
+	name := &backendv1.Topic{Topic: []byte(group(1))}
+	for want, request := range map[int]*backendv1.SubscribeRequest{
+		0: {Request: &backendv1.SubscribeRequest_Ping{Ping: &backendv1.Ping{Nonce: 1}}},
+		3: {Request: &backendv1.SubscribeRequest_Update_{Update: &backendv1.SubscribeRequest_Update{
+			Id: 7, Adds: []*backendv1.TopicQuery{{Topic: name}, {Topic: name}}, Removes: []*backendv1.Topic{name}}}},
+		5: {Request: &backendv1.SubscribeRequest_Update_{Update: &backendv1.SubscribeRequest_Update{
+			Id: 7, Removes: []*backendv1.Topic{name, name, name, name, name, name}}}},
+	} {
+		message, err := proto.Marshal(request)
+		require.NoError(t, err)
+		require.Equal(t, want, topicsOf(message, limits))
+	}
 }

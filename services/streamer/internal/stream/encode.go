@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"sync/atomic"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -30,25 +32,69 @@ const (
 	messagesField   = 1
 )
 
-// encode writes a frame as the response message of its stream.
+// encode writes a frame as the response message of its stream, and lets go of what
+// it was made of.
 func (s *session) encode(f *delivery.Frame) *rpc.Frame {
-	number := s.fields[f.Kind]
+	w := &writing{session: s, frame: f}
 	if f.Kind == delivery.Messages {
-		return &rpc.Frame{Data: s.assemble(number, f.Envelopes, f.Bytes)}
+		w.messages()
+	} else {
+		w.control()
 	}
-	var body []byte
+	f.Targets, f.Envelopes = nil, nil
+	return &rpc.Frame{Data: w.buffers}
+}
+
+// writing is a frame on its way into buffers and out of them.
+type writing struct {
+	session *session
+	frame   *delivery.Frame
+	buffers mem.BufferSlice
+	// unwritten counts the buffers that the transport gives back.
+	unwritten atomic.Int32
+}
+
+// control writes a frame without envelopes into one buffer.
+func (w *writing) control() {
+	f := w.frame
+	targets := protowire.Number(appliedTargets)
+	var head []byte
 	switch f.Kind {
 	case delivery.Started:
-		body = appendVarint(body, startedInterval, uint64(s.hub.limits.KeepaliveInterval.Milliseconds()))
-		body = appendTargets(body, startedTargets, f.Targets)
+		targets = startedTargets
+		head = appendVarint(head, startedInterval, uint64(w.session.hub.limits.KeepaliveInterval.Milliseconds()))
 	case delivery.Applied:
-		body = appendVarint(body, appliedID, f.ID)
-		body = appendTargets(body, appliedTargets, f.Targets)
+		head = appendVarint(head, appliedID, f.ID)
 	case delivery.Ping, delivery.Pong:
-		body = appendVarint(body, onlyField, f.Nonce)
+		head = appendVarint(head, onlyField, f.Nonce)
 	}
-	message := protowire.AppendTag(make([]byte, 0, len(body)+8), number, protowire.BytesType)
-	return rpc.FrameOf(protowire.AppendBytes(message, body))
+	size := len(head) + targetsSize(f.Targets)
+	buffer := w.buffer(size + maxHead)
+	*buffer = protowire.AppendTag((*buffer)[:0], w.session.fields[f.Kind], protowire.BytesType)
+	*buffer = protowire.AppendVarint(*buffer, uint64(size))
+	*buffer = append(*buffer, head...)
+	*buffer = appendTargets(*buffer, targets, f.Targets)
+	w.append(buffer, (*pooled)(w))
+}
+
+// buffer returns one with room for so many bytes, at the least. The transport gives
+// back those above a certain length only: each frame whose end matters has one.
+func (w *writing) buffer(size int) *[]byte {
+	if w.frame.Owed && len(w.buffers) == 0 {
+		size = max(size, leastOwed)
+	}
+	return rpc.Buffers().Get(size)
+}
+
+// leastOwed is longer than what grpc-go drops without giving it back.
+const leastOwed = 2 << 10
+
+// append adds a buffer to the frame.
+func (w *writing) append(buffer *[]byte, owner mem.BufferPool) {
+	if !mem.IsBelowBufferPoolingThreshold(cap(*buffer)) {
+		w.unwritten.Add(1)
+	}
+	w.buffers = append(w.buffers, mem.NewBuffer(buffer, owner))
 }
 
 func appendVarint(dst []byte, number protowire.Number, value uint64) []byte {
@@ -59,17 +105,29 @@ func appendVarint(dst []byte, number protowire.Number, value uint64) []byte {
 }
 
 func appendTargets(dst []byte, number protowire.Number, targets []delivery.Target) []byte {
-	for _, t := range targets {
-		size := 1 + protowire.SizeBytes(envelope.TopicSize(t.Topic))
-		if t.Through > 0 {
-			size += 1 + protowire.SizeVarint(uint64(t.Through))
-		}
+	for i := range targets {
+		t := &targets[i]
 		dst = protowire.AppendTag(dst, number, protowire.BytesType)
-		dst = protowire.AppendVarint(dst, uint64(size))
+		dst = protowire.AppendVarint(dst, uint64(targetSize(t)))
 		dst = envelope.AppendTopicField(dst, targetTopic, t.Topic)
 		dst = appendVarint(dst, targetThrough, uint64(t.Through))
 	}
 	return dst
+}
+
+func targetSize(t *delivery.Target) int {
+	size := 1 + protowire.SizeBytes(envelope.TopicSize(t.Topic))
+	if t.Through > 0 {
+		size += 1 + protowire.SizeVarint(uint64(t.Through))
+	}
+	return size
+}
+
+func targetsSize(targets []delivery.Target) (size int) {
+	for i := range targets {
+		size += 1 + protowire.SizeBytes(targetSize(&targets[i]))
+	}
+	return size
 }
 
 // copyBelow is the length under which an envelope is copied into a buffer with
@@ -81,23 +139,22 @@ const copyBelow = 8 << 10
 // slow client takes something.
 const chunkBytes = 32 << 10
 
-// assemble writes a Messages frame: long envelopes are shared, short ones
-// copied.
-func (s *session) assemble(number protowire.Number, envelopes []*delivery.Envelope, bytes int) mem.BufferSlice {
-	var frame mem.BufferSlice
-	left := bytes // of the envelopes still to be written
-	chunk := s.chunk(protowire.SizeTag(number) + protowire.SizeBytes(bytes))
-	buffer := (*chunk)[:0]
-	buffer = protowire.AppendTag(buffer, number, protowire.BytesType)
-	buffer = protowire.AppendVarint(buffer, uint64(bytes))
+// maxHead is the most that a tag and a length take.
+const maxHead = 1 + 10
+
+// messages writes a Messages frame: long envelopes are shared, short ones copied.
+func (w *writing) messages() {
+	left := w.frame.Bytes // of the envelopes still to be written
+	chunk := w.buffer(chunkOf(left + maxHead))
+	buffer := protowire.AppendTag((*chunk)[:0], w.session.fields[delivery.Messages], protowire.BytesType)
+	buffer = protowire.AppendVarint(buffer, uint64(left))
 	flush := func() {
-		if len(buffer) == 0 {
-			return
+		if len(buffer) > 0 {
+			*chunk = buffer
+			w.append(chunk, (*pooled)(w))
 		}
-		*chunk = buffer
-		frame = append(frame, mem.NewBuffer(chunk, (*pooled)(s)))
 	}
-	for _, e := range envelopes {
+	for _, e := range w.frame.Envelopes {
 		size := e.FramedSize()
 		long := len(e.Encoded) >= copyBelow
 		need := size
@@ -106,7 +163,7 @@ func (s *session) assemble(number protowire.Number, envelopes []*delivery.Envelo
 		}
 		if len(buffer)+need > cap(buffer) {
 			flush()
-			chunk = s.chunk(left)
+			chunk = w.buffer(chunkOf(left))
 			buffer = (*chunk)[:0]
 		}
 		buffer = protowire.AppendTag(buffer, messagesField, protowire.BytesType)
@@ -118,27 +175,24 @@ func (s *session) assemble(number protowire.Number, envelopes []*delivery.Envelo
 		}
 		flush()
 		encoded := e.Encoded
-		frame = append(frame, mem.NewBuffer(&encoded, (*shared)(s)))
-		chunk = s.chunk(min(left, chunkBytes))
+		w.append(&encoded, (*shared)(w))
+		chunk = w.buffer(chunkOf(left))
 		buffer = (*chunk)[:0]
 	}
 	flush()
-	return frame
 }
 
-// chunk returns a buffer for some of the bytes that are left.
-func (s *session) chunk(left int) *[]byte {
-	return rpc.Buffers().Get(max(minChunk, min(left, chunkBytes)))
-}
+// chunkOf is the length of a buffer for some of the bytes that are left.
+func chunkOf(left int) int { return max(minChunk, min(left, chunkBytes)) }
 
 // minChunk holds the head of a frame or of an envelope.
 const minChunk = 64
 
-// pooled and shared are a session as the owner of the buffers of its frames:
-// each one that comes back was written to the transport.
+// pooled and shared own the buffers of a frame: each one that comes back was
+// written to the transport, or given up with its stream.
 type (
-	pooled session
-	shared session
+	pooled writing
+	shared writing
 )
 
 // Get implements mem.BufferPool.
@@ -146,12 +200,19 @@ func (p *pooled) Get(length int) *[]byte { return rpc.Buffers().Get(length) }
 
 // Put implements mem.BufferPool.
 func (p *pooled) Put(buffer *[]byte) {
-	p.delivery.Progressed()
 	rpc.Buffers().Put(buffer)
+	(*writing)(p).wrote()
 }
 
 // Get implements mem.BufferPool.
 func (p *shared) Get(length int) *[]byte { return rpc.Buffers().Get(length) }
 
 // Put implements mem.BufferPool.
-func (p *shared) Put(*[]byte) { p.delivery.Progressed() }
+func (p *shared) Put(*[]byte) { (*writing)(p).wrote() }
+
+func (w *writing) wrote() {
+	w.session.delivery.Progressed()
+	if w.unwritten.Add(-1) == 0 && w.frame.Owed {
+		w.session.hub.wrote(w)
+	}
+}

@@ -105,7 +105,7 @@ var testLineage = notice.Lineage{SystemIdentifier: 1, Timeline: 1}
 func testConfig() Config {
 	return Config{
 		OutputFrames: 64, OutputBytes: 16 << 20, FrameBytes: 2 << 20, PageBytes: 1 << 20, PageRows: 2048,
-		NoticeBytes: 256 << 20, BudgetBytes: 512 << 20, Fetches: 4, HeadReads: 4,
+		NoticeBytes: 256 << 20, BudgetBytes: 512 << 20, RegistrationBytes: 256 << 20, Fetches: 4, HeadReads: 4,
 		SlowClientTimeout: 30 * time.Second, PongTimeout: 90 * time.Second, DatabaseGrace: time.Minute,
 	}
 }

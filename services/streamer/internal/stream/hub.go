@@ -7,7 +7,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
@@ -45,10 +44,13 @@ type Hub struct {
 	engine *delivery.Engine
 	// unannounced is what notices may still announce.
 	unannounced unannounced
+	// lineage of the database; its zero value, which is that of none, before the
+	// first and while the database changes.
+	lineage notice.Lineage
+	written written
 
-	lineage atomic.Pointer[notice.Lineage]
-	// heads holds a token for each read of heads that may run.
-	heads chan struct{}
+	// heads has a place for each read of heads that may run.
+	heads *turns
 	// work ends with Close; running counts the goroutines of all sessions.
 	work    context.Context
 	stop    context.CancelFunc
@@ -64,8 +66,9 @@ func NewHub(config Config, limits limit.Config, deps Deps) *Hub {
 		logger:   deps.Logger,
 		meter:    deps.Meter,
 		engine:   delivery.New(engineConfig(config, limits), time.Now()),
-		heads:    make(chan struct{}, config.HeadReads),
+		heads:    newTurns(config.HeadReads),
 	}
+	h.meter.observe(h.engine.Budgets())
 	h.work, h.stop = context.WithCancel(context.Background())
 	return h
 }
@@ -74,6 +77,7 @@ func NewHub(config Config, limits limit.Config, deps Deps) *Hub {
 // No session may be open, and no sweep may run.
 func (h *Hub) Close() {
 	h.stop()
+	h.written.close()
 	h.running.Wait()
 	h.meter.report(h.engine.Stats())
 }
@@ -81,7 +85,9 @@ func (h *Hub) Close() {
 // do changes the engine and carries out the effects.
 func (h *Hub) do(change func(*delivery.Engine)) {
 	h.mu.Lock()
+	h.collect()
 	change(h.engine)
+	h.collect()
 	effects := h.engine.TakeEffects()
 	h.running.Add(len(effects.Wake) + len(effects.Fetch))
 	h.mu.Unlock()
@@ -104,17 +110,19 @@ func (h *Hub) do(change func(*delivery.Engine)) {
 
 // Notice hears from the bus.
 func (h *Hub) Notice(n notice.Notice) {
-	if lineage := h.lineage.Load(); lineage == nil || *lineage != n.Lineage {
-		h.meter.notice("foreign")
-		return
-	}
-	h.meter.notice("heard")
 	e := &delivery.Envelope{SequenceID: n.SequenceID, Encoded: n.Envelope, ServerNS: serverNS(n.Envelope)}
 	h.meter.follow(e, &n)
+	outcome := "foreign"
 	h.do(func(engine *delivery.Engine) {
+		// Here and not before: the database may become another one meanwhile.
+		if n.Lineage != h.lineage {
+			return
+		}
+		outcome = "heard"
 		h.unannounced.heard(n.Topic, n.SequenceID)
 		engine.Notice(n.Topic, n.Previous, e)
 	})
+	h.meter.notice(outcome)
 }
 
 // Raise hears from the sweep what was stored.
@@ -135,8 +143,10 @@ func (h *Hub) Raise(rows []store.SweepRow) {
 // Found says that the database answers: history and targets come from this
 // lineage from now on.
 func (h *Hub) Found(lineage notice.Lineage) {
-	h.lineage.Store(&lineage)
-	h.do((*delivery.Engine).Found)
+	h.do(func(engine *delivery.Engine) {
+		h.lineage = lineage
+		engine.Found()
+	})
 }
 
 // Lost says that the database does not answer.
@@ -147,9 +157,21 @@ func (h *Hub) Lost() { h.do((*delivery.Engine).Lost) }
 func (h *Hub) Reset() {
 	h.do(func(engine *delivery.Engine) {
 		h.unannounced = unannounced{}
+		h.lineage = notice.Lineage{}
 		engine.Lost()
 		engine.Reset(fault.Errorf(fault.Unavailable, "the stream's database has changed: reconnect from durable cursors"))
 	})
+}
+
+// hold counts an update in the budget of registrations before it is decoded. What it
+// returns is to be called when the update is answered.
+func (h *Hub) hold(topics, wireBytes int) (release func(), err error) {
+	var refused *fault.Error
+	h.do(func(engine *delivery.Engine) { refused = engine.HoldUpdate(topics, wireBytes) })
+	if refused != nil {
+		return nil, refused
+	}
+	return func() { h.do(func(engine *delivery.Engine) { engine.ReleaseUpdate(topics, wireBytes) }) }, nil
 }
 
 // Tick ends a sweep. Calls come one at a time.

@@ -96,23 +96,53 @@ func (m *Meter) ended(kind metric.MeasurementOption, err error) {
 	m.metrics.StreamEnded.Add(ctx, 1, endLabel[fault.KindOf(err)])
 }
 
-func (m *Meter) sent(ctx context.Context, f *delivery.Frame) {
-	m.frames[f.Kind].counted.Add(1)
-	if f.Kind != delivery.Messages {
-		return
+// observe shows the budgets of the engine.
+func (m *Meter) observe(budgets delivery.Budgets) {
+	m.metrics.ObserveBudget("delivery", budgets.Delivery)
+	m.metrics.ObserveBudget("notices", budgets.Notices)
+	m.metrics.ObserveBudget("registrations", budgets.Registrations)
+}
+
+// figures are what is counted of a frame once the transport took it, when its
+// envelopes are let go.
+type figures struct {
+	kind          delivery.Kind
+	live, history int
+	newest        int64                // ServerNS of a frame of live envelopes alone, or 0
+	traced        []*delivery.Envelope // that may be the first to be delivered
+}
+
+func (m *Meter) figure(f *delivery.Frame) figures {
+	all := len(f.Envelopes)
+	counted := figures{kind: f.Kind, live: f.Live, history: all - f.Live}
+	if f.Live > 0 && f.Live == all {
+		counted.newest = f.Envelopes[all-1].ServerNS
 	}
 	if m.metrics.Tracer != nil {
-		m.delivered(ctx, f)
-	}
-	if f.Live > 0 {
-		m.live.counted.Add(int64(f.Live))
-		// The newest waited least: one figure a frame is enough for a histogram.
-		if newest := f.Envelopes[len(f.Envelopes)-1].ServerNS; newest > 0 && f.Live == len(f.Envelopes) {
-			m.metrics.StreamLiveLatency.Record(context.Background(), time.Duration(time.Now().UnixNano()-newest).Seconds()) //nolint:contextcheck // to look for a trace in that of a stream costs as much as the rest
+		for _, e := range f.Envelopes {
+			if e.Trace.Load() != nil {
+				counted.traced = append(counted.traced, e)
+			}
 		}
 	}
-	if history := len(f.Envelopes) - f.Live; history > 0 {
-		m.catchUp.counted.Add(int64(history))
+	return counted
+}
+
+func (m *Meter) sent(ctx context.Context, f figures) {
+	m.frames[f.kind].counted.Add(1)
+	if f.kind != delivery.Messages {
+		return
+	}
+	m.delivered(ctx, f.traced)
+	if f.live > 0 {
+		m.live.counted.Add(int64(f.live))
+	}
+	// The newest waited least: one figure a frame is enough for a histogram.
+	if f.newest > 0 {
+		m.metrics.StreamLiveLatency.Record(context.Background(), time.Duration(time.Now().UnixNano()-f.newest).Seconds()) //nolint:contextcheck // to look for a trace in that of a stream costs as much as the rest
+	}
+	if f.history > 0 {
+		m.catchUp.counted.Add(int64(f.history))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 
 	"go.opentelemetry.io/otel/metric"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/topic"
 	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
 )
 
@@ -25,6 +27,10 @@ type session struct {
 	fields    map[delivery.Kind]protowire.Number
 	alive     keepalive
 	room      chan struct{} // an update may be tried again
+	read      account       // heads of topics
+
+	connection *watched // nil if it tells nothing
+	left       bool     // closed, and kept by connection; guarded by Hub.mu
 
 	once  sync.Once
 	ended chan struct{}
@@ -37,7 +43,8 @@ type session struct {
 func (h *Hub) open(transport grpc.ServerStream, kind metric.MeasurementOption, fields map[delivery.Kind]protowire.Number) (*session, error) {
 	s := &session{
 		hub: h, transport: transport, kind: kind, fields: fields,
-		room: make(chan struct{}, 1), ended: make(chan struct{}), begun: make(chan struct{}),
+		connection: connectionOf(transport.Context()),
+		room:       make(chan struct{}, 1), ended: make(chan struct{}), begun: make(chan struct{}),
 	}
 	connected := false
 	h.do(func(engine *delivery.Engine) {
@@ -71,16 +78,33 @@ func (s *session) wait() error {
 	return s.err
 }
 
+var errEnded = fault.Errorf(fault.Cancelled, "the stream has ended")
+
 // close removes the session. The goroutine that sends may be inside the
 // transport still; it comes back when the handler has returned.
 func (s *session) close() {
-	s.end(fault.Errorf(fault.Cancelled, "the stream has ended"))
+	s.end(errEnded)
 	s.alive.stop()
 	for more := true; more; {
 		s.hub.do(func(engine *delivery.Engine) { more = engine.Close(s.delivery) })
 		runtime.Gosched() // whoever waits for the engine goes first
 	}
 	s.hub.meter.ended(s.kind, s.err)
+	gone := false
+	s.hub.do(func(engine *delivery.Engine) {
+		if s.delivery.IsOwed() {
+			s.left = s.connection.keep(s)
+			gone = !s.left
+		}
+	})
+	if gone {
+		s.dropped()
+	}
+}
+
+// dropped is for a closed session whose transport is gone.
+func (s *session) dropped() {
+	s.hub.do(func(engine *delivery.Engine) { engine.Dropped(s.delivery) })
 }
 
 // control queues a frame without envelopes.
@@ -97,11 +121,12 @@ func (s *session) send() {
 		if f == nil {
 			return
 		}
+		counted := s.hub.meter.figure(f)
 		if err := s.transport.SendMsg(s.encode(f)); err != nil {
 			s.end(err)
 			return
 		}
-		s.hub.meter.sent(s.transport.Context(), f)
+		s.hub.meter.sent(s.transport.Context(), counted)
 		s.sent(f)
 	}
 }
@@ -147,29 +172,45 @@ func (s *session) apply(u delivery.Update) error {
 	}
 }
 
-// readHeads reads the targets of an update, in one read.
+// headTopics is the most topics of one read of heads: few enough for the time limit
+// of a statement when none of them is in memory.
+const headTopics = 1000
+
+// readHeads reads the targets of an update. Each is read after its registration,
+// which is what makes it a target; they need not be of one snapshot.
 func (s *session) readHeads() error {
-	ctx := s.transport.Context()
-	select {
-	case s.hub.heads <- struct{}{}:
-		defer func() { <-s.hub.heads }()
-	case <-s.ended:
-		return s.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 	s.hub.mu.Lock()
 	names, ended := s.delivery.Pending()
 	s.hub.mu.Unlock()
 	if ended != nil {
 		return ended
 	}
-	heads, err := s.hub.database.Heads(ctx, names)
-	if err != nil {
-		return headsError(err)
+	heads := make([]topic.SequenceID, 0, len(names))
+	for part := range slices.Chunk(names, headTopics) {
+		read, err := s.readSomeHeads(part)
+		if err != nil {
+			return err
+		}
+		heads = append(heads, read...)
 	}
 	s.hub.do(func(engine *delivery.Engine) { engine.Heads(s.delivery, heads) })
 	return nil
+}
+
+func (s *session) readSomeHeads(names []topic.Topic) ([]topic.SequenceID, error) {
+	ctx := s.transport.Context()
+	if !s.hub.heads.take(ctx, s.ended, &s.read, len(names)) {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		return nil, errEnded
+	}
+	defer s.hub.heads.give()
+	heads, err := s.hub.database.Heads(ctx, names)
+	if err != nil {
+		return nil, headsError(err)
+	}
+	return heads, nil
 }
 
 // headsError is what a client reads when its targets could not be: it may try

@@ -2,6 +2,8 @@ package stream
 
 import (
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/telemetry/metertest"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
+	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
 )
 
 func TestStartedGoesOutBeforeAnythingIsRead(t *testing.T) {
@@ -352,6 +355,58 @@ func TestNoticesOfAnotherLineageAreDropped(t *testing.T) {
 		require.Len(t, w.next().GetMessages().GetEnvelopes(), 1)
 		w.hangUp(h)
 	})
+}
+
+// A notice of the old lineage that came before the database changed, and gets its
+// turn at the engine after that, reaches no stream of the new one.
+func TestANoticeThatWaitsWhileTheDatabaseChangesIsDropped(t *testing.T) {
+	db := &table{}
+	h := newHub(t, db)
+	old := db.store(group(1), 10)
+	db.rows = nil
+	heard := make(chan struct{})
+	h.mu.Lock()
+	go func() {
+		defer close(heard)
+		h.Notice(old)
+	}()
+	awaitBlocked(t, "(*Hub).Notice")
+	// What Reset, Found and a new stream do, without the lock.
+	h.engine.Lost()
+	h.engine.Reset(fault.Errorf(fault.Unavailable, "changed"))
+	h.lineage = notice.Lineage{SystemIdentifier: 1, Timeline: 2}
+	h.engine.Found()
+	s := h.engine.Open(nil)
+	require.True(t, h.engine.Begin(s, delivery.Update{ID: 1, Answer: delivery.Applied, Adds: []delivery.Add{{Topic: group(1)}}}))
+	for progress := delivery.More; progress != delivery.Done; {
+		var failure *fault.Error
+		progress, failure = h.engine.Step(s)
+		require.Nil(t, failure)
+		if progress == delivery.NeedHeads {
+			h.engine.Heads(s, make([]topic.SequenceID, 1))
+		}
+	}
+	require.Equal(t, delivery.Applied, h.engine.Next(s).Kind)
+	h.engine.TakeEffects()
+	h.mu.Unlock()
+	<-heard
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.Nil(t, h.engine.Next(s), "an envelope that the new database does not have")
+}
+
+// awaitBlocked returns when a goroutine waits for a mutex inside the function.
+func awaitBlocked(t *testing.T, function string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		stacks := make([]byte, 1<<20)
+		for _, stack := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+			if strings.Contains(stack, function) && strings.Contains(stack, "sync.(*Mutex)") {
+				return true
+			}
+		}
+		return false
+	}, 10*time.Second, time.Millisecond, "nobody waits for the lock in %s", function)
 }
 
 // What the sweep finds counts as missed once the next sweep has ended and no notice

@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -84,11 +85,23 @@ func (r *receiver) take(message []byte, err error) bool {
 		r.session.end(rpc.ReceiveError(err))
 		return false
 	}
-	if err := r.handle(message); err != nil {
+	if err := r.admit(message); err != nil {
 		r.session.end(err)
 		return false
 	}
 	return true
+}
+
+// admit handles a message, within the budget if it names topics.
+func (r *receiver) admit(message []byte) error {
+	if topics := topicsOf(message, r.session.hub.limits); topics > 0 {
+		release, err := r.session.hub.hold(topics, len(message))
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	return r.handle(message)
 }
 
 func (r *receiver) handle(message []byte) error {
@@ -140,7 +153,14 @@ func (h *Hub) SubscribeStatic(transport grpc.ServerStream) error {
 	if err := transport.RecvMsg(&frame); err != nil {
 		return rpc.ReceiveError(err)
 	}
-	u, err := decodeStatic(frame.Take(), h.limits)
+	message := frame.Take()
+	release, err := h.hold(min(fields(message, staticTopics), int(h.limits.MaxStaticTopics)), len(message))
+	if err != nil {
+		return err
+	}
+	released := sync.OnceFunc(release)
+	defer released()
+	u, err := decodeStatic(message, h.limits)
 	if err != nil {
 		return err
 	}
@@ -152,5 +172,6 @@ func (h *Hub) SubscribeStatic(transport grpc.ServerStream) error {
 	if err := s.apply(u); err != nil {
 		s.end(err)
 	}
+	released()
 	return s.wait()
 }

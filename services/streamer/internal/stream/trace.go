@@ -20,11 +20,8 @@ func (m *Meter) follow(e *delivery.Envelope, n *notice.Notice) {
 // delivered adds the delivery to the trace of its publish: from the arrival of
 // the notice to the first stream that took the envelope. A topic may have many
 // streams; one span says enough. It links to the stream.
-func (m *Meter) delivered(ctx context.Context, f *delivery.Frame) {
-	for _, e := range f.Envelopes {
-		if e.Trace.Load() == nil {
-			continue
-		}
+func (m *Meter) delivered(ctx context.Context, traced []*delivery.Envelope) {
+	for _, e := range traced {
 		mark := e.Trace.Swap(nil)
 		if mark == nil {
 			continue // another stream was faster

@@ -239,8 +239,9 @@ func (s *Sweeper) hint(ctx context.Context, page store.SweepPage) error {
 	return s.readHints(ctx, max(page.High, s.snapshots[0].xmax))
 }
 
-// hintPages bounds the hints of one sweep; what is beyond comes with the window.
-const hintPages = 32
+// hintPages bounds the hints of one sweep, to so many times Config.PageRows
+// envelopes; what is beyond comes with the window.
+const hintPages = 4
 
 func (s *Sweeper) readHints(ctx context.Context, from uint64) error {
 	for range hintPages {

@@ -33,6 +33,7 @@ type script struct {
 	xmax    uint64
 	windows []store.SweepWindow
 	hints   []uint64
+	hinted  []store.SweepRow // of every hint, each of which is full
 	events  []string
 	pages   [][]store.SweepRow
 	log     *logtest.Log
@@ -75,7 +76,7 @@ func (s *script) Hint(_ context.Context, from uint64, _ int) (store.SweepPage, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hints = append(s.hints, from)
-	return store.SweepPage{}, nil
+	return store.SweepPage{Rows: s.hinted, More: len(s.hinted) > 0}, nil
 }
 
 func (s *script) note(event string) {
@@ -151,6 +152,15 @@ func TestHintsStartASecondBack(t *testing.T) {
 		for _, w := range s.windows {
 			require.EqualValues(t, 10, w.Low, "a hint moves no window")
 		}
+	})
+}
+
+func TestTheHintsOfASweepAreBounded(t *testing.T) {
+	s := &script{base: store.Baseline{Xmin: 10}, high: 10, xmax: 1000, hinted: []store.SweepRow{{CommitXID: 20}}}
+	run(t, s, func(*bool) {
+		require.Equal(t, []uint64{10, 20, 21, 22}, s.hints, "on, also where a transaction alone fills a page")
+		s.step()
+		require.Len(t, s.hints, 2*hintPages)
 	})
 }
 
