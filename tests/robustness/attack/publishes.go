@@ -17,7 +17,7 @@ import (
 
 // publishAttacks are requests that cost more than they look.
 var publishAttacks = []Attack{
-	{Name: "empty-actions", Faults: "A2", What: "150 identity updates of half a million actions that say nothing, at once, again and again", run: emptyActions},
+	{Name: "empty-actions", Faults: "A2", What: "150 identity updates of half a million actions that say nothing, at once, every second", run: emptyActions},
 	{Name: "greedy-request", Faults: "A3", What: "a request of 25 MiB of empty envelopes and 99 contract signatures, whose chain is silent, 4 at a time", run: greedyRequest},
 }
 
@@ -43,7 +43,7 @@ var emptyUpdate = sync.OnceValue(func() []byte {
 func emptyActions(c *crowd) { c.published(2, 75, func() []byte { return framed(emptyUpdate()) }) }
 
 // published sends the requests that request makes, so many at a time on each
-// connection.
+// connection, and again a second later.
 func (c *crowd) published(connections, atOnce int, request func() []byte) {
 	header := c.header(publish)
 	c.comes(connections, 100*time.Millisecond, 65535, true, func(h *connection) {
@@ -53,7 +53,7 @@ func (c *crowd) published(connections, atOnce int, request func() []byte) {
 		for range atOnce {
 			sending.Go(func() {
 				for {
-					if id := h.open(header); id == 0 || !h.send(id, body, true) && h.isOver() {
+					if id := h.open(header); id == 0 || !h.send(id, body, true) && h.isOver() || !c.rest(time.Second) {
 						return
 					}
 				}
