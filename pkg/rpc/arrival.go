@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -229,34 +228,13 @@ func (m *arriving) inflate(from mem.BufferSlice, small *room) (data mem.BufferSl
 	defer small.release()
 	defer from.Free()
 	large = &room{holder: small.holder, patience: small.patience}
-	name := m.stream.RecvCompress()
-	compressor := encoding.GetCompressor(name)
-	if compressor == nil {
-		return nil, large, fault.Errorf(fault.Unimplemented, "the message is compressed in a way that the server does not know, expected gzip")
-	}
 	source := from.Reader()
 	defer func() { _ = source.Close() }() // never fails
-	inflated, err := compressor.Decompress(source)
-	for length := 0; err == nil; {
-		if err = large.grow(m.ctx, pieceBytes); err != nil {
-			break
-		}
-		buffer := used.Get(pieceBytes)
-		n, failure := io.ReadFull(inflated, *buffer)
-		*buffer = (*buffer)[:n]
-		data = append(data, mem.NewBuffer(buffer, &used))
-		if length += n; length > m.limit {
-			return data, large, fault.Errorf(fault.Exhausted, "the request is longer than %d bytes after decompression, expected at most as many", m.limit)
-		}
-		if errors.Is(failure, io.EOF) || errors.Is(failure, io.ErrUnexpectedEOF) {
-			return data, large, nil
-		}
-		err = failure
+	inflated, err := decompress(m.stream.RecvCompress(), source)
+	if err == nil {
+		data, err = m.drain(inflated, large, m.inflatedTooFar)
 	}
-	if fault.Of(err).Kind == fault.Broken {
-		err = fault.Wrap(fault.Invalid, err, "the message cannot be decompressed")
-	}
-	return data, large, err
+	return data, large, badlyCompressed(err)
 }
 
 // room is what a message holds of the budget.

@@ -37,6 +37,8 @@ func (g *Gateway) newWeb(methods []method) (*web.Handler, error) {
 		Pages:           pages,
 		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
 		BodyTimeout:     g.config.Front.BodyTimeout,
+		Budgets:         g.budgets,
+		Patience:        g.config.Forward.Hold,
 		Origins:         g.config.Front.CORSOrigins,
 	})
 }
@@ -87,7 +89,7 @@ func (g *Gateway) httpServer() *http.Server {
 			MaxConcurrentStreams: int(g.config.Limits.MaxConcurrentStreams),
 			SendPingTimeout:      30 * time.Second,
 			PingTimeout:          20 * time.Second,
-			WriteByteTimeout:     60 * time.Second,
+			WriteByteTimeout:     g.config.Front.BodyTimeout,
 		},
 	}
 }

@@ -147,6 +147,7 @@ func TestBehindNginx(t *testing.T) {
 	t.Run("the details of errors", b.details)
 	t.Run("both on one connection", b.mixed)
 	t.Run("a long message is refused by the gateway", b.long)
+	t.Run("headers as long as the gateway's", b.longHeaders)
 	t.Run("CORS", b.cors)
 	t.Run("time-outs", b.timeouts)
 	t.Run("a gateway that drains, then is away, then returns", b.away)

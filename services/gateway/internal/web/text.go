@@ -4,10 +4,11 @@ import (
 	"bufio"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/xmtp-selfhosted/backend/pkg/fault"
 )
 
 // gRPC-Web comes as bytes, or as base64 for clients that cannot read bytes while
@@ -73,7 +74,7 @@ func (r *textReader) group() error {
 	}
 	n, err := base64.StdEncoding.Decode(r.buffer[:], group[:])
 	if err != nil {
-		return fmt.Errorf("the request is not base64: %w", err)
+		return fault.Wrap(fault.Invalid, err, "the request is not base64")
 	}
 	r.ready = r.buffer[:n]
 	return nil
@@ -104,14 +105,21 @@ func (w *textWriter) Write(p []byte) (int, error) {
 	if !w.started {
 		w.WriteHeader(http.StatusOK)
 	}
-	w.rest = append(w.rest, p...)
-	whole := len(w.rest) - len(w.rest)%3
-	if err := w.encode(w.rest[:whole]); err != nil {
-		return 0, err
+	for rest := p; len(rest) > 0; {
+		piece := rest[:min(len(rest), textPiece)]
+		rest = rest[len(piece):]
+		w.rest = append(w.rest, piece...)
+		whole := len(w.rest) - len(w.rest)%3
+		if err := w.encode(w.rest[:whole]); err != nil {
+			return 0, err
+		}
+		w.rest = append(w.rest[:0], w.rest[whole:]...)
 	}
-	w.rest = append(w.rest[:0], w.rest[whole:]...)
 	return len(p), nil
 }
+
+// textPiece is how much of an answer is there as base64 at a time, in bytes.
+const textPiece = 12 << 10
 
 func (w *textWriter) encode(p []byte) error {
 	if len(p) == 0 {

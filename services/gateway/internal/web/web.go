@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,8 +21,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
+	"github.com/xmtp-selfhosted/backend/services/gateway/internal/caller"
 	"github.com/xmtp-selfhosted/backend/services/gateway/internal/forward"
 )
 
@@ -48,9 +51,13 @@ type Deps struct {
 	Pages http.Handler
 	// MaxRequestBytes is the longest message on the wire.
 	MaxRequestBytes int
-	// BodyTimeout is how long the one message of a request may take to arrive, and
-	// how long a client may take nothing of an answer.
+	// BodyTimeout is how long a message may take to arrive, the one message of a call
+	// from its headers on, and how long a client may take nothing of an answer.
 	BodyTimeout time.Duration
+	// Budgets are what messages and answers are counted in, and Patience is how long
+	// one waits for room there.
+	Budgets  caller.Budgets
+	Patience time.Duration
 	// Origins are the pages that may call; see cors.Options.
 	Origins []string
 }
@@ -59,12 +66,33 @@ type Deps struct {
 type Handler struct {
 	deps     Deps
 	http     http.Handler
-	methods  map[string]http.Handler
+	methods  map[string]*served
+	arrival  rpc.Arrival
 	errors   *connect.ErrorWriter
 	draining atomic.Bool
 	// streams is cancelled when the drain begins.
 	streams    context.Context
 	endStreams context.CancelCauseFunc
+}
+
+// served is a method with what serves it.
+type served struct {
+	Method
+	jsonForm
+
+	connect http.Handler
+}
+
+// kind is the label of the method's calls.
+func (m *served) kind() string {
+	switch {
+	case m.Unary != nil:
+		return "unary"
+	case m.ClientStreams:
+		return "bidi_stream"
+	default:
+		return "server_stream"
+	}
 }
 
 // exposedHeaders are those that a page of another origin may read: a gRPC-Web
@@ -75,14 +103,18 @@ var exposedHeaders = []string{
 
 // New builds the handler.
 func New(deps Deps) (*Handler, error) {
-	h := &Handler{deps: deps, methods: map[string]http.Handler{}, errors: connect.NewErrorWriter(connect.WithCodec(rawCodec{}))}
+	h := &Handler{deps: deps, methods: map[string]*served{}, errors: connect.NewErrorWriter(connect.WithCodec(standInCodec{"proto"}))}
+	h.arrival = rpc.Arrival{
+		Timeout: deps.BodyTimeout, Patience: deps.Patience,
+		Holder: func(ctx context.Context) *budget.Holder { return deps.Budgets.From(ctx).Bodies },
+	}
 	h.streams, h.endStreams = context.WithCancelCause(context.Background())
 	for _, method := range deps.Methods {
-		handler, err := h.handlerOf(method)
+		served, err := h.served(method)
 		if err != nil {
 			return nil, err
 		}
-		h.methods[method.Name] = handler
+		h.methods[method.Name] = served
 	}
 	h.http = cors.New(cors.Options{
 		AllowedOrigins: deps.Origins,
@@ -104,9 +136,8 @@ func (h *Handler) Drain() {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.http.ServeHTTP(w, r) }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
-	isCall := r.Method == http.MethodPost
-	handler, known := h.methods[r.URL.Path]
-	if !known && !isCall {
+	method, known := h.methods[r.URL.Path]
+	if !known && r.Method != http.MethodPost {
 		h.pages(w, r)
 		return
 	}
@@ -114,17 +145,33 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 	for name, value := range answered {
 		w.Header().Set(name, value)
 	}
-	switch {
-	case h.draining.Load():
-		h.refuse(w, r, rpc.Draining())
+	switch err := checkHeaders(r.Header); {
 	case !known:
-		h.refuse(w, r, h.deps.Unknown(r.URL.Path))
+		h.refuse(w, r, rpc.UnknownMethod, "unary", h.deps.Unknown(r.URL.Path))
+	case h.draining.Load():
+		h.refuse(w, r, method.Name, method.kind(), rpc.Draining())
+	case err != nil:
+		h.refuse(w, r, method.Name, method.kind(), err)
 	default:
-		handler.ServeHTTP(w, r.WithContext(ctx))
+		h.call(w, r.WithContext(ctx), method)
 	}
 }
 
+// call hands a call to connect, with stand-ins for its messages.
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, method *served) {
+	call := h.newCall(w, r, method)
+	defer call.end()
+	method.connect.ServeHTTP(&answerWriter{ResponseWriter: w, call: call}, r.WithContext(context.WithValue(r.Context(), callKey{}, call)))
+}
+
+// limitWrites is for answers that are no call's.
+func (h *Handler) limitWrites(w http.ResponseWriter) {
+	// A recorder of tests has no deadline; every real connection has.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.deps.BodyTimeout))
+}
+
 func (h *Handler) pages(w http.ResponseWriter, r *http.Request) {
+	h.limitWrites(w)
 	if h.deps.Pages == nil {
 		http.NotFound(w, r)
 		return
@@ -133,15 +180,44 @@ func (h *Handler) pages(w http.ResponseWriter, r *http.Request) {
 }
 
 // refuse answers in the caller's protocol before its request is read.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	_, end := h.deps.Observer.Begin(r.Context(), rpc.UnknownMethod, "unary")
-	end(err)
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, method, kind string, err error) {
+	h.limitWrites(w)
+	h.count(r.Context(), method, kind, err)
 	// A client that is gone needs no answer.
 	_ = h.errors.Write(w, r, connectError(err))
 }
 
-// handlerOf is connect's handler with our codecs, behind our limits.
-func (h *Handler) handlerOf(m Method) (http.Handler, error) {
+// count counts a call that its method has not seen.
+func (h *Handler) count(ctx context.Context, method, kind string, err error) {
+	_, end := h.deps.Observer.Begin(ctx, method, kind)
+	end(err)
+}
+
+// Headers of calls, about which connect's own errors would quote the client.
+var (
+	grpcTimeout    = regexp.MustCompile(`^[0-9]{1,8}[HMSmun]$`)
+	connectTimeout = regexp.MustCompile(`^[0-9]{1,10}$`)
+	connectVersion = regexp.MustCompile(`^1$`)
+)
+
+func checkHeaders(header http.Header) error {
+	for _, known := range []struct {
+		name, expected string
+		form           *regexp.Regexp
+	}{
+		{"Grpc-Timeout", "up to eight digits and a unit", grpcTimeout},
+		{"Connect-Timeout-Ms", "up to ten digits", connectTimeout},
+		{"Connect-Protocol-Version", "1", connectVersion},
+	} {
+		if value := header.Get(known.name); value != "" && !known.form.MatchString(value) {
+			return fault.Errorf(fault.Invalid, "the header %s is malformed, expected %s", strings.ToLower(known.name), known.expected)
+		}
+	}
+	return nil
+}
+
+// served is connect's handler with our codecs, behind our limits.
+func (h *Handler) served(m Method) (*served, error) {
 	description, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(m.Name, "/"), "/", ".")))
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", m.Name, err)
@@ -158,93 +234,38 @@ func (h *Handler) handlerOf(m Method) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the response of %s: %w", m.Name, err)
 	}
+	return &served{Method: m, jsonForm: jsonForm{request: request, answer: answer}, connect: h.connectOf(m)}, nil
+}
+
+func (h *Handler) connectOf(m Method) http.Handler {
 	options := connect.WithHandlerOptions(
-		connect.WithCodec(rawCodec{}),
-		connect.WithCodec(jsonCodec{name: "json", request: request, answer: answer}),
-		connect.WithCodec(jsonCodec{name: "json; charset=utf-8", request: request, answer: answer}),
-		connect.WithReadMaxBytes(h.deps.MaxRequestBytes),
-		connect.WithCompressMinBytes(1024),
+		connect.WithCodec(standInCodec{"proto"}),
+		connect.WithCodec(standInCodec{"json"}),
+		connect.WithCodec(standInCodec{"json; charset=utf-8"}),
 		connect.WithRecover(func(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
 			return connectError(rpc.Recovered(h.deps.Logger, p))
 		}),
 	)
 	switch {
 	case m.Unary != nil:
-		return h.limited(m, connect.NewUnaryHandler(m.Name, h.unary(m), options)), nil
+		return connect.NewUnaryHandler(m.Name, h.unary(m), options)
 	case m.ClientStreams:
-		return h.limited(m, connect.NewBidiStreamHandler(m.Name, h.bidi(m), options)), nil
+		return connect.NewBidiStreamHandler(m.Name, h.bidi(m), options)
 	default:
-		return h.limited(m, connect.NewServerStreamHandler(m.Name, h.serverStream(m), options)), nil
+		return connect.NewServerStreamHandler(m.Name, h.serverStream(m), options)
 	}
 }
-
-// limited bounds the length and the time of the request's messages.
-func (h *Handler) limited(m Method, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		contentType := r.Header.Get("Content-Type")
-		if strings.HasPrefix(contentType, "application/grpc") || strings.HasPrefix(contentType, "application/connect+") {
-			r.Body = &framedBody{ReadCloser: r.Body, limit: h.deps.MaxRequestBytes}
-		} else {
-			if r.ContentLength > int64(h.deps.MaxRequestBytes) {
-				h.refuse(w, r, rpc.TooLong(int(r.ContentLength), h.deps.MaxRequestBytes))
-				return
-			}
-			r.Body = &wholeBody{ReadCloser: r.Body, limit: h.deps.MaxRequestBytes}
-		}
-		control := http.NewResponseController(w)
-		if !m.ClientStreams {
-			// A recorder of tests has no deadline; every real connection has.
-			_ = control.SetReadDeadline(time.Now().Add(h.deps.BodyTimeout))
-			r = r.WithContext(context.WithValue(r.Context(), arrivedKey{}, func() { _ = control.SetReadDeadline(time.Time{}) }))
-		}
-		next.ServeHTTP(&patientWriter{ResponseWriter: w, control: control, patience: h.deps.BodyTimeout}, r)
-	})
-}
-
-// arrivedKey is the context key of the function that lifts the deadline of the
-// request: over HTTP/1.1 it would end the call when it passes.
-type arrivedKey struct{}
-
-func arrived(ctx context.Context) {
-	if lift, ok := ctx.Value(arrivedKey{}).(func()); ok {
-		lift()
-	}
-}
-
-// patientWriter gives each write a time limit of its own: a client that takes
-// nothing holds what it was sent. Between writes there is no limit.
-type patientWriter struct {
-	http.ResponseWriter
-	control  *http.ResponseController
-	patience time.Duration
-}
-
-func (w *patientWriter) Write(p []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.patience))
-	n, err := w.ResponseWriter.Write(p)
-	_ = w.control.SetWriteDeadline(time.Time{})
-	return n, err
-}
-
-// FlushError implements what http.ResponseController looks for.
-func (w *patientWriter) FlushError() error {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.patience))
-	err := w.control.Flush()
-	_ = w.control.SetWriteDeadline(time.Time{})
-	return err
-}
-
-// Flush is for connect, which asks for http.Flusher.
-func (w *patientWriter) Flush() { _ = w.FlushError() }
-
-// Unwrap lets http.ResponseController reach the connection.
-func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (h *Handler) unary(m Method) func(context.Context, *connect.Request[rpc.Frame]) (*connect.Response[rpc.Frame], error) {
-	return func(ctx context.Context, request *connect.Request[rpc.Frame]) (*connect.Response[rpc.Frame], error) {
-		arrived(ctx)
+	return func(ctx context.Context, _ *connect.Request[rpc.Frame]) (*connect.Response[rpc.Frame], error) {
+		call := callOf(ctx)
+		call.arrived()
+		call.observed = true
 		ctx, end := h.deps.Observer.Begin(ctx, m.Name, "unary")
-		answer, err := m.Unary(ctx, request.Msg)
+		answer, err := m.Unary(ctx, call.take())
+		if err == nil {
+			answer, err = call.answerWith(ctx, answer)
+		}
 		end(err)
 		if err != nil {
 			return nil, connectError(err)
@@ -254,19 +275,21 @@ func (h *Handler) unary(m Method) func(context.Context, *connect.Request[rpc.Fra
 }
 
 func (h *Handler) serverStream(m Method) func(context.Context, *connect.Request[rpc.Frame], *connect.ServerStream[rpc.Frame]) error {
-	return func(ctx context.Context, request *connect.Request[rpc.Frame], stream *connect.ServerStream[rpc.Frame]) error {
-		arrived(ctx)
-		return h.stream(ctx, m, "server_stream", &oneMessageClient{message: request.Msg, send: stream.Send})
+	return func(ctx context.Context, _ *connect.Request[rpc.Frame], stream *connect.ServerStream[rpc.Frame]) error {
+		call := callOf(ctx)
+		call.arrived()
+		return h.stream(ctx, m, "server_stream", &oneMessageClient{message: call.take(), sender: sender{ctx, call, stream.Send}})
 	}
 }
 
 func (h *Handler) bidi(m Method) func(context.Context, *connect.BidiStream[rpc.Frame, rpc.Frame]) error {
 	return func(ctx context.Context, stream *connect.BidiStream[rpc.Frame, rpc.Frame]) error {
-		return h.stream(ctx, m, "bidi_stream", bidiClient{stream})
+		return h.stream(ctx, m, "bidi_stream", bidiClient{sender{ctx, callOf(ctx), stream.Send}, stream})
 	}
 }
 
 func (h *Handler) stream(ctx context.Context, m Method, kind string, client forward.Client) error {
+	callOf(ctx).observed = true
 	ctx, end := h.deps.Observer.Begin(ctx, m.Name, kind)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -282,10 +305,29 @@ func (h *Handler) stream(ctx context.Context, m Method, kind string, client forw
 	return nil
 }
 
+// sender sends the messages of a stream.
+type sender struct {
+	ctx  context.Context //nolint:containedctx // of the stream
+	call *call
+	send func(*rpc.Frame) error
+}
+
+func (s sender) Send(frame *rpc.Frame) error {
+	standIn, err := s.call.answerWith(s.ctx, frame)
+	if err != nil {
+		return err
+	}
+	if err := s.send(standIn); err != nil {
+		return fault.Wrap(fault.Cancelled, err, "the client is gone")
+	}
+	return nil
+}
+
 // oneMessageClient is the client of a server stream.
 type oneMessageClient struct {
+	sender
+
 	message *rpc.Frame
-	send    func(*rpc.Frame) error
 }
 
 func (c *oneMessageClient) Recv() (*rpc.Frame, error) {
@@ -297,34 +339,23 @@ func (c *oneMessageClient) Recv() (*rpc.Frame, error) {
 	return message, nil
 }
 
-func (c *oneMessageClient) Send(frame *rpc.Frame) error { return c.send(frame) }
-
 // bidiClient is the client of a bidirectional stream.
 type bidiClient struct {
+	sender
+
 	stream *connect.BidiStream[rpc.Frame, rpc.Frame]
 }
 
-// refusals are what connect, our codecs and our limits say of a message that they
-// refuse. Any other error means that the client is gone.
-var refusals = map[connect.Code]fault.Kind{
-	connect.CodeInvalidArgument:   fault.Invalid,
-	connect.CodeOutOfRange:        fault.TooLong,
-	connect.CodeResourceExhausted: fault.Exhausted,
-	connect.CodeUnimplemented:     fault.Unimplemented,
-}
-
 func (c bidiClient) Recv() (*rpc.Frame, error) {
-	frame, err := c.stream.Receive()
-	if err == nil || errors.Is(err, io.EOF) {
-		return frame, err
+	_, err := c.stream.Receive()
+	switch {
+	case err == nil:
+		return c.call.take(), nil
+	case errors.Is(err, io.EOF):
+		return nil, io.EOF
+	case c.call.refusal != nil:
+		return nil, c.call.refusal
+	default:
+		return nil, fault.Wrap(fault.Cancelled, err, "the client is gone")
 	}
-	var failure *connect.Error
-	if errors.As(err, &failure) {
-		if kind, refused := refusals[failure.Code()]; refused {
-			return nil, fault.Wrap(kind, err, "%s", failure.Message())
-		}
-	}
-	return nil, fault.Wrap(fault.Cancelled, err, "the client is gone")
 }
-
-func (c bidiClient) Send(frame *rpc.Frame) error { return c.stream.Send(frame) }
