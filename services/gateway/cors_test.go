@@ -105,7 +105,7 @@ func TestTheValuesOfAJSONMessageAreBounded(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")
 	f := startGateway(t, role, nil)
-	const limit = 1 << 20
+	const limit = 1 << 19
 	query := func(last string) *http.Response {
 		return post(t, f, "application/json", "/xmtp.backend.v1.QueryService/Query", []byte(`{"queries":[`+strings.Repeat("{},", limit/2-1)+last+`]}`))
 	}
@@ -115,5 +115,5 @@ func TestTheValuesOfAJSONMessageAreBounded(t *testing.T) {
 	var failure struct{ Code, Message string }
 	require.NoError(t, json.NewDecoder(refused.Body).Decode(&failure))
 	require.Equal(t, "invalid_argument", failure.Code)
-	require.Contains(t, failure.Message, "1048577 braces and commas, expected at most 1048576")
+	require.Contains(t, failure.Message, "524289 braces and commas, expected at most 524288")
 }

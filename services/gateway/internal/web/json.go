@@ -22,9 +22,10 @@ import (
 // instead of field numbers.
 type jsonForm struct{ request, answer protoreflect.MessageType }
 
-// maxJSONValues bounds the objects, list elements and fields of one JSON message.
-// The largest update of a stream has 700,000 of them.
-const maxJSONValues = 1 << 20
+// maxJSONValues bounds the objects, list elements and fields of one JSON message: as
+// many as one client's share of the budget has room for. A query of 1,000 topics has
+// 7,000 of them; an update of a stream by more than 70,000 topics needs protobuf.
+const maxJSONValues = 1 << 19
 
 // What a message costs beside its JSON text while it is decoded, in bytes: as much as
 // the text for the message, and for its encoding, and for each value valueBytes.
