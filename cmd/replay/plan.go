@@ -17,7 +17,7 @@ import (
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
-// maxEnvelopeBytes is the limit of section 11 of the specification.
+// maxEnvelopeBytes is the limit of an envelope (API-031).
 const maxEnvelopeBytes = 1 << 20
 
 // Item is one envelope to publish.

@@ -95,8 +95,8 @@ func TestChangesAreDifferencesOfWholeUpdates(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestEdge113Table keeps the projection of section 4 by hand: an identifier that
-// moves to another inbox and back.
+// TestEdge113Table keeps by hand what lookups are answered from (API-122): an
+// identifier moves to another inbox and back.
 func TestEdge113OlderInboxIsRevealed(t *testing.T) {
 	type row struct{ association, revocation int }
 	rows := map[string]row{} // of bob, by inbox

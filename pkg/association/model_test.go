@@ -45,8 +45,8 @@ func actors() []actor {
 
 type modelMember struct{ addedBy, chain string }
 
-// model is the table of rules, without cryptography, kept as plainly as it is
-// written in the reference.
+// model is the table of rules, without cryptography, kept as plainly as it can be
+// written (docs/validation.md#identity-updates).
 type model struct {
 	creator  string // whose identifier the inbox id comes from
 	created  bool

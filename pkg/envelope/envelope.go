@@ -20,7 +20,7 @@ type MessageHash [sha256.Size]byte
 // HashOf returns the hash of the canonical bytes of an envelope.
 func HashOf(canonical []byte) MessageHash { return sha256.Sum256(canonical) }
 
-// Meta is what the backend assigned to a stored envelope (section 4).
+// Meta is what the backend assigned to a stored envelope (API-020, API-021).
 type Meta struct {
 	Topic      topic.Topic
 	SequenceID topic.SequenceID

@@ -1,7 +1,7 @@
 // Package fault describes why an operation failed, apart from any transport.
 // Everything below the RPC layer returns these values; package rpc alone turns
-// them into status codes and PublishError details (section 12 of the
-// specification).
+// them into status codes and PublishError details
+// (docs/design.md#status-codes).
 package fault
 
 import (

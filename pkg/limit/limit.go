@@ -1,6 +1,6 @@
-// Package limit holds the limits of section 11 of the specification, one named
-// value each (API-131). Every role reads the same environment variables, so
-// that a limit has the same value everywhere.
+// Package limit holds the limits of the API, one named value each (API-131).
+// Every role reads the same environment variables, so that a limit has the same
+// value everywhere.
 package limit
 
 import (
@@ -49,7 +49,7 @@ type Config struct {
 	KeepaliveInterval time.Duration `env:"KEEPALIVE_INTERVAL" envDefault:"30s"`
 }
 
-// Default is section 11 of the specification.
+// Default has the values that all backends of the protocol share (API-135).
 func Default() Config {
 	return Config{
 		MaxEnvelopeBytes:         1 << 20,

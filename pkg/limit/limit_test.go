@@ -11,7 +11,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 )
 
-func TestDefaultsOfTheEnvironmentAreTheSpecification(t *testing.T) {
+func TestDefaultsOfTheEnvironmentAreTheLimitsOfTheAPI(t *testing.T) {
 	parsed, err := env.ParseAsWithOptions[limit.Config](env.Options{Environment: map[string]string{}})
 	require.NoError(t, err)
 	require.Equal(t, limit.Default(), parsed)

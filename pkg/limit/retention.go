@@ -16,8 +16,7 @@ type Retention struct {
 	KeyPackage   time.Duration `env:"RETENTION_KEY_PACKAGE"   envDefault:"2160h"` // how long key packages are kept at least
 }
 
-// DefaultRetention is the fixed duration that the specification calls three
-// months.
+// DefaultRetention is three months, by which a fixed 90 days are meant (API-021).
 func DefaultRetention() Retention {
 	const quarter = 90 * 24 * time.Hour
 	return Retention{GroupMessage: quarter, Welcome: quarter, KeyPackage: quarter}

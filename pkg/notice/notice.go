@@ -1,6 +1,7 @@
 // Package notice carries commit notices over NATS: what a publisher stored, told
 // to every streamer at once. Notices are hints that may be lost, repeated or
-// reordered; the previous head in each makes that harmless (design section 5).
+// reordered; the previous head in each makes that harmless
+// (docs/design.md#the-proof-in-a-notice).
 package notice
 
 import (

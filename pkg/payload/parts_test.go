@@ -39,7 +39,7 @@ func allocated(do func()) int64 {
 	return int64(after.TotalAlloc - before.TotalAlloc)
 }
 
-// A megabyte of actions that say nothing is refused before anything is built (A2).
+// A megabyte of actions that say nothing is refused before anything is built.
 func TestMessagesWithoutContentAreRefusedUnbuilt(t *testing.T) {
 	welcome := func(inner []byte) []byte { return field(2, inner) }
 	cases := map[string]struct {

@@ -345,9 +345,9 @@ func (s *roleStream) Context() context.Context { return s.ctx }
 
 func (s *roleStream) RecvMsg(m any) error { return s.server.receive(s.ServerStream, m) }
 
-// ReceiveError turns grpc-go's refusal of a long message into the specified
-// one: OUT_OF_RANGE for the length on the wire, RESOURCE_EXHAUSTED for what a
-// compressed message inflates to (contract notes). Other errors pass.
+// ReceiveError turns grpc-go's refusal of a long message into the one of API-130:
+// OUT_OF_RANGE for the length on the wire, RESOURCE_EXHAUSTED for what a
+// compressed message inflates to. Other errors pass.
 func ReceiveError(err error) error {
 	text := Status(err).Message()
 	switch {

@@ -12,8 +12,7 @@ import (
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
-// codeOf is the code of each kind of fault (section 12 of the specification and
-// the contract notes).
+// codeOf is the code of each kind of fault (docs/design.md#status-codes).
 var codeOf = [...]codes.Code{
 	fault.Broken:        codes.Internal,
 	fault.Invalid:       codes.InvalidArgument,

@@ -70,7 +70,7 @@ type Baseline struct {
 }
 
 // InstancePool is a Pool whose connections all lead to one server instance
-// (design section 6, rule 5). Until Pin has succeeded, and after the instance
+// (docs/design.md#one-instance). Until Pin has succeeded, and after the instance
 // changed, every read is Unavailable.
 type InstancePool struct {
 	*Pool

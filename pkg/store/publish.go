@@ -128,7 +128,7 @@ type Locked struct {
 	Heads []topic.SequenceID
 	// Stored has, by index in Batch.Drafts, the envelopes that are stored.
 	Stored map[int]envelope.Meta
-	// ServerNS is the start of the transaction (section 4 of the specification).
+	// ServerNS is the start of the transaction, in nanoseconds since the Unix epoch.
 	ServerNS int64
 	// IDs are new sequence ids, one for each draft, ascending: the nth draft that is
 	// stored gets the nth.

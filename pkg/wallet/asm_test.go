@@ -69,9 +69,9 @@ func TestListingAssemblesToTheValidatorCode(t *testing.T) {
 	require.Len(t, code, 113)
 }
 
-// The bytes as the reference gives them in section 5.4, typed in again so that
-// neither the listing nor the constant can change alone or together.
-func TestValidatorCodeIsTheReference(t *testing.T) {
+// The bytes of the code, typed in again so that neither the listing nor the
+// constant can change alone or together.
+func TestValidatorCodeIsUnchanged(t *testing.T) {
 	const reference = `
 		6071380360716000396000513b603857604051601b5760026068565b6000600060605160a060006020515af1156065576000513b
 		156065575b6020600060805160605160a0016000515afa1560655760203d10606557600051631626ba7e60e01b14606856

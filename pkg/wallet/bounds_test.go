@@ -19,7 +19,7 @@ import (
 
 func discardLog() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// Case 121.
+// Edge case 121 (docs/validation.md#edge-cases).
 func TestOnlyExplicitBlocksAreRemembered(t *testing.T) {
 	c := startChain(t, contracts(t, common.Address{}))
 	v := c.verifier(t)

@@ -49,7 +49,7 @@ func dropping(raw string) http.HandlerFunc {
 	}
 }
 
-// Case 103 and invariant I10: whatever an endpoint does wrong is Unavailable,
+// Edge case 103 and invariant I10: whatever an endpoint does wrong is Unavailable,
 // never a verdict, and is not remembered.
 func TestFailuresAreNeverVerdicts(t *testing.T) {
 	answer := func(rest string) http.HandlerFunc {
@@ -238,7 +238,7 @@ func TestBlockThatIsNotThere(t *testing.T) {
 	}
 }
 
-// Case 100.
+// Edge case 100 (docs/validation.md#edge-cases).
 func TestChainWithoutVerifier(t *testing.T) {
 	server := httptest.NewServer(answering(http.StatusOK, `{"jsonrpc":"2.0","id":1,"result":"0x01"}`))
 	t.Cleanup(server.Close)
@@ -264,7 +264,7 @@ func TestChainWithoutVerifier(t *testing.T) {
 	requireUnavailable(t, err, "none is configured")
 }
 
-// Case 101.
+// Edge case 101 (docs/validation.md#edge-cases).
 func TestAccountThatIsNotCAIP10(t *testing.T) {
 	v := newVerifier(t, "http://127.0.0.1:1")
 	v.OnResult = func(string) { t.Error("a malformed request is no verification") }

@@ -75,9 +75,9 @@ func with(signature []byte, at int, value byte) []byte {
 	return changed
 }
 
-// Every row of the reference, section 5.3, and the forms around it. Where the
-// reference validator reverts, which its users cannot tell from a broken node,
-// the verdict here is a definite "invalid".
+// Every case that the universal validator of ERC-6492, which other backends use,
+// tells apart, and the forms around it. Where that one reverts, which its users
+// cannot tell from a broken node, the verdict here is a definite "invalid".
 func TestVerdicts(t *testing.T) {
 	owner, stranger := newKey(t), newKey(t)
 	ownerAddress := crypto.PubkeyToAddress(owner.PublicKey)
@@ -221,7 +221,7 @@ func TestOwnerChangesBetweenTwoBlocks(t *testing.T) {
 	require.Equal(t, Verdict{Valid: true, BlockNumber: after, AtBlock: true}, ask(second, nil))
 }
 
-// Case 105: block 0 is a block like any other.
+// Edge case 105: block 0 is a block like any other.
 func TestBlockZeroIsNotTheNewest(t *testing.T) {
 	key := newKey(t)
 	c := startChain(t, contracts(t, crypto.PubkeyToAddress(key.PublicKey)))

@@ -1,5 +1,5 @@
 // Package publisher is the role that stores envelopes: it serves Publish
-// (section 5 of the specification) and announces what it stored.
+// (API-030 to API-060) and announces what it stored.
 //
 // # From a request to its rows
 //

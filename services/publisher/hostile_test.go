@@ -38,7 +38,7 @@ func hostile() []byte {
 	return bytesField(1, bytesField(4, update))
 }
 
-// A hundred and fifty at once cost little more than their own bytes (A2): nothing is
+// A hundred and fifty at once cost little more than their own bytes: nothing is
 // built of them. Each took 58 MiB when it was.
 func TestHostileUpdatesCostLittleMemory(t *testing.T) {
 	r := start(t)
@@ -64,7 +64,7 @@ func TestHostileUpdatesCostLittleMemory(t *testing.T) {
 }
 
 // A log that older limits let grow, of updates that are mostly free text, is extended
-// by its owner, and takes a part of its length of memory at a time (A6).
+// by its owner, and takes a part of its length of memory at a time.
 func TestALongLogOfOlderLimitsIsExtended(t *testing.T) {
 	meter := metertest.New(t)
 	r := start(t, func(_ *publisher.Config, d *publisher.Deps) { d.Metrics = meter.Metrics })
@@ -100,7 +100,7 @@ func (r *role) insert(name topic.Topic, envelopes ...*backendv1.ClientEnvelope) 
 }
 
 // A chain that is slow, within what it is allowed, is waited for, beside the time that
-// a publish has; one that says nothing is unavailable, not the caller late (B8).
+// a publish has; one that says nothing is unavailable, not the caller late.
 func TestTheTimeOfChainsIsTheirOwn(t *testing.T) {
 	t.Parallel()
 	const slow = 6 * time.Second // more than a publish without chains may take

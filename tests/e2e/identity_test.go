@@ -183,8 +183,8 @@ func otherS(der []byte) []byte {
 
 func checksummed(address string) string { return "0x" + strings.ToUpper(address[2:]) }
 
-// TestAttacksOnInboxes tries what was once done to a backend, numbered as in
-// identity-admission.md, through the gateway.
+// TestAttacksOnInboxes tries through the gateway what was once done to a backend
+// whose rules for identity updates were weaker.
 func TestAttacksOnInboxes(t *testing.T) {
 	w := newWorld(t)
 	stranger := kit.NewWallet("e2e stranger")

@@ -1,5 +1,5 @@
--- What the transaction gives to its rows: its start (section 4 of the
--- specification), its id, and sequence ids. They are taken after the locks, so
+-- What the transaction gives to its rows: its start, which is their time, its id,
+-- and sequence ids. They are taken after the locks, so
 -- that their order is the order of commit on each locked topic (API-011). Ids
 -- that no row gets are gaps (API-013).
 SELECT (extract(epoch FROM transaction_timestamp()) * 1000000000)::bigint,

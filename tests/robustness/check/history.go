@@ -1,5 +1,5 @@
 // Package check compares what clients saw of a backend with what it holds in the
-// end. Each invariant (I1 to I7 and I11 of ARCHITECTURE.md) is a function over a
+// end. Each invariant (I1 to I7 and I11 of docs/requirements.md) is a function over a
 // recorded History; the end-to-end tests and the fault campaign use the same.
 // It does no I/O.
 package check

@@ -1,6 +1,6 @@
 // Package fuzzrpc sends hostile requests to every public RPC through the gateway:
-// whatever comes, the answer is one that the specification names, and the backend
-// works afterwards.
+// whatever comes, the answer has a code that such a request may have, and the
+// backend works afterwards.
 package fuzzrpc_test
 
 import (
@@ -103,8 +103,8 @@ func connect(t testing.TB) *grpc.ClientConn {
 	return backend.conn
 }
 
-// method is a public RPC and the codes that the specification allows for a request
-// that arrives whole on a healthy backend.
+// method is a public RPC and the codes that a request may have that arrives whole
+// on a healthy backend (docs/design.md#status-codes).
 type method struct {
 	name            string
 	stream, clients bool

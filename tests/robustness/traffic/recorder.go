@@ -179,8 +179,8 @@ func (r *Recorder) surprise(format string, args ...any) {
 	}
 }
 
-// explained are the codes that a fault may cause on a correct call (section 12 of
-// the specification). RESOURCE_EXHAUSTED is for streams: a slow consumer.
+// explained are the codes that a fault may cause on a correct call
+// (docs/design.md#status-codes). RESOURCE_EXHAUSTED is for streams: a slow consumer.
 var explained = map[codes.Code]bool{
 	codes.Unavailable: true, codes.DeadlineExceeded: true, codes.Canceled: true, codes.ResourceExhausted: true,
 }

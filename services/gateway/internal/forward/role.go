@@ -1,6 +1,6 @@
 // Package forward carries calls to the instances of a role: raw bytes in, raw
-// bytes out. It absorbs restarts (design section 7): a call waits while no
-// instance is ready, and is repeated when its instance went away.
+// bytes out. It absorbs restarts (docs/design.md#held-calls): a call waits while
+// no instance is ready, and is repeated when its instance went away.
 package forward
 
 import (

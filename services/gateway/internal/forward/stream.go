@@ -28,7 +28,7 @@ type Client interface {
 // the loss of the instance ends it with UNAVAILABLE.
 //
 // A client that streams, too, is read only after that frame: every role sends
-// Started before it reads anything (contract notes).
+// Started before it reads anything (API-090).
 func (r *Role) Stream(ctx context.Context, method string, clientStreams bool, client Client) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

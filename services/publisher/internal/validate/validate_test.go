@@ -170,7 +170,7 @@ func TestALogHasALimit(t *testing.T) {
 	requireTooLarge(t, o.verdict(t, v, o.next().Revoke(o, kit.NewInstallation("phone").Member()).Update()), false)
 }
 
-// A log that older limits let grow to many megabytes replays, a part at a time (A6).
+// A log that older limits let grow to many megabytes replays, a part at a time.
 func TestALongLogIsReadInParts(t *testing.T) {
 	o := newOwner(t)
 	v := o.validator(nil, time.Second)
@@ -245,7 +245,7 @@ func TestTheInboxAfterTheChainCounts(t *testing.T) {
 }
 
 // Chains that say nothing are unavailable, however many a request asks, and after one
-// time-out in all (B8).
+// time-out in all.
 func TestSilentChainsAreUnavailable(t *testing.T) {
 	o := newOwner(t)
 	updates := make([]*associations.IdentityUpdate, 5)

@@ -23,8 +23,8 @@ const (
 	resultEnvelope = 3
 )
 
-// Newest returns the newest envelope of each topic that has one (section 7 of
-// the specification), in the order in which the topics were first named.
+// Newest returns the newest envelope of each topic that has one (API-080 to
+// API-084), in the order in which the topics were first named.
 func (h *Handler) Newest(ctx context.Context, request []byte) (*rpc.Frame, error) {
 	asked, err := h.parseNewest(request)
 	if err != nil {

@@ -66,8 +66,8 @@ const (
 // flag.
 const continuationSize = 4
 
-// Query returns the envelopes above the cursors (section 6 of the
-// specification).
+// Query returns the envelopes above the cursors (API-070 to
+// API-077).
 func (h *Handler) Query(ctx context.Context, request []byte) (*rpc.Frame, error) {
 	asked, err := h.parseQuery(request)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // FuzzDecodeRequest compares the decoder with generated code: what it accepts
 // generated code accepts with the same values, and it refuses nothing that
-// generated code finds well formed and section 8 allows.
+// generated code finds well formed and API-091 to API-093 allow.
 func FuzzDecodeRequest(f *testing.F) {
 	name := &backendv1.Topic{Topic: []byte(group(1))}
 	for _, seed := range []*backendv1.SubscribeRequest{

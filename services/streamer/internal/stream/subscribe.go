@@ -13,7 +13,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
 )
 
-// Subscribe serves a bidirectional stream (section 8 of the specification).
+// Subscribe serves a bidirectional stream (API-090 to API-108).
 func (h *Hub) Subscribe(transport grpc.ServerStream) error {
 	s, err := h.open(transport, bidi, bidiFields)
 	if err != nil {
@@ -147,7 +147,7 @@ func (r *receiver) update(u delivery.Update) error {
 	return r.session.apply(u)
 }
 
-// SubscribeStatic serves a stream of a fixed topic set (section 9).
+// SubscribeStatic serves a stream of a fixed topic set (API-110 to API-113).
 func (h *Hub) SubscribeStatic(transport grpc.ServerStream) error {
 	var frame rpc.Frame
 	if err := transport.RecvMsg(&frame); err != nil {

@@ -1,6 +1,6 @@
 // Package sweep keeps a streamer bound to one database instance and finds what
 // no commit notice announced: a publisher died between commit and notice, or the
-// bus was away (design section 6, rules 4 and 5).
+// bus was away (docs/design.md#the-sweep, docs/design.md#one-instance).
 //
 // Each sweep reads the rows of the transactions in [low, high), where high is
 // the xmin of the snapshot: every transaction below it has ended, so no row can
