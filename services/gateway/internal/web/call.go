@@ -88,7 +88,7 @@ type arrivingBody struct{ call *call }
 func (b arrivingBody) Read(p []byte) (int, error) {
 	n, err := b.call.source.Read(p)
 	switch {
-	case err == nil || err == io.EOF || fault.KindOf(err) != fault.Broken: //nolint:errorlint // as io.Reader has it
+	case err == nil || err == io.EOF || fault.KindOf(err) != fault.Broken:
 		return n, err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, fault.Wrap(fault.Late, err, "the request did not arrive within %v, expected all of it", b.call.handler.deps.BodyTimeout)

@@ -27,7 +27,7 @@ func list(element string, count int) string {
 // What is taken from the budget covers what decoding holds, for the texts that cost
 // the most for their length.
 func TestAJSONTextCostsNoMoreThanIsCounted(t *testing.T) {
-	const many = 200_000
+	const many = 50_000
 	query := (&backendv1.QueryRequest{}).ProtoReflect().Type()
 	update := (&backendv1.SubscribeRequest{}).ProtoReflect().Type()
 	publish := (&backendv1.PublishRequest{}).ProtoReflect().Type()
@@ -61,7 +61,7 @@ func TestAJSONTextCostsNoMoreThanIsCounted(t *testing.T) {
 }
 
 func TestAnAnswerCostsNoMoreAsTextThanIsCounted(t *testing.T) {
-	const many = 100_000
+	const many = 30_000
 	metas := &backendv1.PublishResponse{}
 	for range many {
 		metas.EnvelopeMetas = append(metas.EnvelopeMetas, &backendv1.EnvelopeMeta{Topic: &backendv1.Topic{Topic: []byte{1}}})
