@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
@@ -147,19 +147,10 @@ const envelopesField = 1
 
 // countEnvelopes counts the envelopes of either message without decoding them.
 func countEnvelopes(encoded []byte) (count int) {
-	for len(encoded) > 0 {
-		number, kind, n := protowire.ConsumeTag(encoded)
-		if n < 0 {
-			return count
-		}
-		size := protowire.ConsumeFieldValue(number, kind, encoded[n:])
-		if size < 0 {
-			return count
-		}
-		if number == envelopesField && kind == protowire.BytesType {
+	for m := wire.Read(encoded); m.Next(); {
+		if m.IsBytes(envelopesField) {
 			count++
 		}
-		encoded = encoded[n+size:]
 	}
 	return count
 }

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
 )
@@ -182,11 +182,11 @@ func receive(stream grpc.ClientStream, look func([]byte)) (envelopes int, err er
 	defer buffer.Free()
 	frame.Free()
 	encoded := buffer.ReadOnlyData()
-	number, kind, n := protowire.ConsumeTag(encoded)
-	if n < 0 || number != messagesField || kind != protowire.BytesType {
+	m := wire.Read(encoded)
+	if !m.Next() || !m.IsBytes(messagesField) {
 		return 0, nil // Started or a keepalive
 	}
-	content, _ := protowire.ConsumeBytes(encoded[n:])
+	content := m.Bytes()
 	if look != nil {
 		look(content)
 	}

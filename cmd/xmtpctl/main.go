@@ -67,7 +67,7 @@ func newRoot(out io.Writer) *cobra.Command {
 		"with --tls, the name that the server's certificate must have, when it is not that of --endpoint")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, one value a line")
 	root.AddCommand(a.publishCommand(), a.queryCommand(), a.newestCommand(), a.tailCommand(), a.inboxCommand(),
-		a.configCommand(), a.healthCommand(), a.demoCommand(), a.benchCommand(), a.doctorCommand(), a.versionCommand())
+		a.configCommand(), a.healthCommand(), a.demoCommand(), a.benchCommand(), a.doctorCommand(), a.checkCommand(), a.versionCommand())
 	return root
 }
 

@@ -6,6 +6,11 @@
 // its signatures, Apply its meaning against the state of the inbox. The state
 // comes from Replay of the inbox's whole stored history. Signed fields are used
 // exactly as received; only signers and lookup keys are normalized.
+//
+// A new update is held to the rules that clients hold whole logs to (IDENT-nnn). What
+// is stored was accepted by the rules of its time and is taken as it is: Replay asks
+// less than the three steps do. An Auditor says whether
+// clients would take a log.
 package association
 
 import (
@@ -13,6 +18,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
+	"strings"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 )
@@ -53,13 +59,15 @@ func compare(a, b Identifier) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Value, b.Value))
 }
 
-// canCreate says whether the identifier has the form that an inbox's first
-// identifier needs: an Ethereum address is 0x and 40 hex digits, any passkey
-// will do.
-func (i Identifier) canCreate() bool {
-	return i.Kind == Passkey || i.Kind == Ethereum && len(i.Value) == addressLength &&
-		i.Value[:2] == "0x" && isHex(i.Value[2:])
+// isCanonical says whether the identifier has the only spelling in which a new
+// update may have it: an Ethereum address is 0x and 40 lower-case hex digits
+// (IDENT-013), any key will do.
+func (i Identifier) isCanonical() bool {
+	return i.Kind != Ethereum ||
+		len(i.Value) == addressLength && i.Value[:2] == "0x" && isHex(i.Value[2:]) && strings.ToLower(i.Value) == i.Value
 }
+
+func ethereum(address string) Identifier { return Identifier{Kind: Ethereum, Value: address} }
 
 // InboxID derives the inbox id, in lower-case hex, from the text form of the
 // first identifier and the nonce of CreateInbox.

@@ -48,7 +48,6 @@ func BenchmarkVerify(b *testing.B) {
 	cases := map[string]*associations.IdentityUpdate{
 		"wallet":   kit.Register(alice, 0, phone, second),
 		"passkey":  kit.Register(passkey, 0, phone, second),
-		"legacy":   kit.Register(kit.NewLegacyKey(alice, "legacy"), 0, phone, second),
 		"contract": kit.Register(kit.NewContractWallet("safe", "eip155:1", 7), 0, phone, second),
 	}
 	for name, update := range cases {

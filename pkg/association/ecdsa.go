@@ -8,10 +8,6 @@ import (
 	"github.com/decred/dcrd/dcrec/secp256k1/v4"
 	"github.com/decred/dcrd/dcrec/secp256k1/v4/ecdsa"
 	"golang.org/x/crypto/sha3"
-	"google.golang.org/protobuf/proto"
-
-	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
-	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/message_contents"
 )
 
 const (
@@ -19,6 +15,8 @@ const (
 	addressLength = 42
 	// recoverableLength is r, s and v.
 	recoverableLength = 65
+	// vAt is where v stands.
+	vAt = recoverableLength - 1
 	// compactOffset is what the recovery code of decred's form starts from.
 	compactOffset = 27
 )
@@ -38,48 +36,67 @@ func hashPersonalMessage(text []byte) [32]byte {
 	return keccak256(prefix, text)
 }
 
-// recoverSigner returns the lower-case address whose key made a signature of r,
-// s and v over the hash, and the signature with s brought into the lower half.
-//
-// The sign of v is deliberately left alone when s is, as the clients do it: a
-// high s with the v of the low one is good, one with its own v recovers some
-// other address.
-func recoverSigner(hash *[32]byte, rsv []byte) (address, normalized string, err error) {
+// walletSignature is r, an s in the lower half of its range, and a parity of 0 or
+// 1: the one form that all encodings of a signature have in common.
+type walletSignature [recoverableLength]byte
+
+var errV = errors.New("has a v that is none of 0, 1, 27 and 28")
+
+// canonicalV0V1V27V28 brings a signature whose v is 0, 1, 27 or 28 into its one
+// form: if s is in the upper half, its negative belongs to the other parity.
+func canonicalV0V1V27V28(rsv []byte) (walletSignature, error) {
 	if len(rsv) != recoverableLength {
-		return "", "", errors.New("has " + strconv.Itoa(len(rsv)) + " bytes, expected 65: r, s and v")
+		return walletSignature{}, errors.New("has " + strconv.Itoa(len(rsv)) + " bytes, expected 65: r, s and v")
 	}
-	parity, ok := parityOf(rsv[64])
-	if !ok {
-		return "", "", errors.New("has a v of " + strconv.Itoa(int(rsv[64])) + ", expected 0, 1, 27, 28 or at least 35")
+	parity := rsv[vAt]
+	if parity == 27 || parity == 28 {
+		parity -= 27
 	}
-	var compact [recoverableLength]byte
-	compact[0] = compactOffset + parity
-	copy(compact[1:], rsv[:64])
-	var s secp256k1.ModNScalar
-	if tooLarge := s.SetByteSlice(rsv[32:64]); !tooLarge && s.IsOverHalfOrder() {
-		s.Negate().PutBytesUnchecked(compact[33:])
+	if parity > 1 {
+		return walletSignature{}, errV
 	}
-	key, _, err := ecdsa.RecoverCompact(compact[:], hash[:])
-	if err != nil {
-		return "", "", errors.New("is no ECDSA signature: r or s is out of range or no key fits")
+	canonical, wasHigh := lower(rsv)
+	canonical[vAt] = parity
+	if wasHigh {
+		canonical[vAt] ^= 1
 	}
-	address = addressOf(key)
-	copy(compact[:], compact[1:])
-	compact[64] = rsv[64]
-	return address, string(compact[:]), nil
+	return canonical, nil
 }
 
-func parityOf(v byte) (parity byte, ok bool) {
-	switch {
-	case v == 0, v == 1:
-		return v, true
-	case v == 27, v == 28:
-		return v - 27, true
-	case v >= 35:
-		return (v - 35) % 2, true
-	default:
-		return 0, false
+// recoverSignerV0V1V27V28 returns the lower-case address whose key made a signature
+// over the hash, and the bytes under which the signature counts as used in every
+// encoding of it (IDENT-030, IDENT-050).
+func recoverSignerV0V1V27V28(hash *[32]byte, rsv []byte) (address, used string, err error) {
+	canonical, err := canonicalV0V1V27V28(rsv)
+	if err != nil {
+		return "", "", err
 	}
+	address, err = canonical.recover(hash)
+	return address, string(canonical[:]), err
+}
+
+// lower returns r and the smaller of s and its negative, without a parity, and
+// whether that is the negative.
+func lower(rsv []byte) (low walletSignature, wasHigh bool) {
+	copy(low[:vAt], rsv)
+	var s secp256k1.ModNScalar
+	if tooLarge := s.SetByteSlice(rsv[32:vAt]); tooLarge || !s.IsOverHalfOrder() {
+		return low, false
+	}
+	s.Negate().PutBytesUnchecked(low[32:vAt])
+	return low, true
+}
+
+// recover returns the lower-case address whose key made the signature.
+func (w *walletSignature) recover(hash *[32]byte) (address string, err error) {
+	var compact [recoverableLength]byte
+	compact[0] = compactOffset + w[vAt]
+	copy(compact[1:], w[:vAt])
+	key, _, err := ecdsa.RecoverCompact(compact[:], hash[:])
+	if err != nil {
+		return "", errors.New("is no ECDSA signature: r or s is out of range or no key fits")
+	}
+	return addressOf(key), nil
 }
 
 // addressOf is the Ethereum address of a key in lower case.
@@ -90,71 +107,3 @@ func addressOf(key *secp256k1.PublicKey) string {
 	hex.Encode(text[2:], hash[12:])
 	return string(text[:])
 }
-
-// recoverDelegator returns the address of the wallet that signed a legacy key,
-// and that signature with its s in the lower half.
-func recoverDelegator(key *message_contents.SignedPublicKey) (address, normalized string, err error) {
-	compact, recovery, ok := walletSignature(key.GetSignature())
-	if !ok {
-		return "", "", errors.New("has a delegated key that no wallet signed")
-	}
-	text := make([]byte, 0, 96+2*len(key.GetKeyBytes()))
-	text = append(text, "XMTP : Create Identity\n"...)
-	text = hex.AppendEncode(text, key.GetKeyBytes())
-	text = append(text, "\n\nFor more info: https://xmtp.org/signatures/"...)
-	hash := hashPersonalMessage(text)
-	rsv := append(make([]byte, 0, recoverableLength), compact...)
-	address, normalized, err = recoverSigner(&hash, append(rsv, byte(recovery)))
-	if err != nil {
-		return "", "", errors.New("has a delegated key whose wallet signature " + err.Error())
-	}
-	return address, normalized, nil
-}
-
-func walletSignature(wire *message_contents.Signature) (compact []byte, recovery uint32, ok bool) {
-	switch union := wire.GetUnion().(type) {
-	case *message_contents.Signature_EcdsaCompact:
-		return union.EcdsaCompact.GetBytes(), union.EcdsaCompact.GetRecovery(), true
-	case *message_contents.Signature_WalletEcdsaCompact:
-		return union.WalletEcdsaCompact.GetBytes(), union.WalletEcdsaCompact.GetRecovery(), true
-	default:
-		return nil, 0, false
-	}
-}
-
-// checkDelegated proves that the delegated key signed the update.
-func checkDelegated(hash *[32]byte, wire *associations.LegacyDelegatedSignature) error {
-	signer, _, err := recoverSigner(hash, wire.GetSignature().GetBytes())
-	if err != nil {
-		return err
-	}
-	var unsigned message_contents.UnsignedPublicKey
-	if proto.Unmarshal(wire.GetDelegatedKey().GetKeyBytes(), &unsigned) != nil {
-		return errors.New("has a delegated key that does not decode")
-	}
-	point := unsigned.GetSecp256K1Uncompressed().GetBytes()
-	key, err := parsePoint(point)
-	if err != nil {
-		return err
-	}
-	if addressOf(key) != signer {
-		return errors.New("was not made by the delegated key")
-	}
-	return nil
-}
-
-// parsePoint reads a secp256k1 point in SEC 1 form. The hybrid form, which the
-// library would take, is refused: no other implementation of this protocol
-// takes it.
-func parsePoint(point []byte) (*secp256k1.PublicKey, error) {
-	if len(point) == 0 || point[0] == secp256k1.PubKeyFormatHybridEven || point[0] == secp256k1.PubKeyFormatHybridOdd {
-		return nil, errNoPoint
-	}
-	key, err := secp256k1.ParsePubKey(point)
-	if err != nil {
-		return nil, errNoPoint
-	}
-	return key, nil
-}
-
-var errNoPoint = errors.New("has a delegated key that is no secp256k1 point")

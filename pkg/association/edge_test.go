@@ -13,13 +13,11 @@ import (
 
 	"github.com/decred/dcrd/dcrec/secp256k1/v4"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xmtp-selfhosted/backend/pkg/association"
 	kit "github.com/xmtp-selfhosted/backend/pkg/association/associationtest"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
-	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/message_contents"
 )
 
 // The cast of the stories below.
@@ -149,7 +147,6 @@ func stamped(update *associations.IdentityUpdate, ns uint64) *associations.Ident
 }
 
 func TestEdgeCasesOfSignatures(t *testing.T) {
-	legacy := kit.NewLegacyKey(alice, "legacy")
 	plain := signer{phone, func(text string) *associations.Signature {
 		digest := sha512.Sum512([]byte(text))
 		return phone.Wrap(ed25519.Sign(phone.Key, digest[:]))
@@ -159,13 +156,6 @@ func TestEdgeCasesOfSignatures(t *testing.T) {
 		signature, err := phone.Key.Sign(nil, digest[:], &ed25519.Options{Hash: crypto.SHA512})
 		require.NoError(t, err)
 		return phone.Wrap(signature)
-	}}
-	otherPoint := kit.NewLegacyKey(alice, "legacy")
-	otherPoint.Delegated = kit.NewLegacyKey(alice, "another").Delegated
-	shortLegacy := signer{legacy, func(text string) *associations.Signature {
-		s := legacy.Sign(text)
-		s.GetDelegatedErc_191().Signature.Bytes = s.GetDelegatedErc_191().GetSignature().GetBytes()[:64]
-		return s
 	}}
 	cases := map[string]struct {
 		update *associations.IdentityUpdate
@@ -188,10 +178,10 @@ func TestEdgeCasesOfSignatures(t *testing.T) {
 		"67 s too large":                             {create(altering(func(rsv []byte) []byte { fill(rsv[32:64], 0xff); return rsv })), fault.InvalidSignature},
 		"68 v = 0 or 1":                              {create(withV(func(parity byte) byte { return parity })), accepted},
 		"68 v = 27 or 28":                            {create(withV(func(parity byte) byte { return 27 + parity })), accepted},
-		"68 v = 35 or 36":                            {create(withV(func(parity byte) byte { return 35 + parity })), accepted},
-		"68 v = 254 or 255":                          {create(withV(func(parity byte) byte { return 255 - parity })), accepted},
-		"69 high s with flipped v":                   {create(altering(func(rsv []byte) []byte { rsv = highS(rsv); rsv[64] ^= 27 ^ 28; return rsv })), fault.InvalidIdentityUpdate},
-		"69 high s with unflipped v":                 {create(altering(highS)), accepted},
+		"68 v = 35 or 36":                            {create(withV(func(parity byte) byte { return 35 + parity })), fault.InvalidSignature},
+		"68 v = 254 or 255":                          {create(withV(func(parity byte) byte { return 255 - parity })), fault.InvalidSignature},
+		"69 high s with flipped v":                   {create(altering(func(rsv []byte) []byte { rsv = highS(rsv); rsv[64] ^= 27 ^ 28; return rsv })), accepted},
+		"69 high s with unflipped v":                 {create(altering(highS)), fault.InvalidIdentityUpdate},
 		"70 plain Ed25519 over SHA-512":              {inboxWith(plain), fault.InvalidSignature},
 		"70 Ed25519ph without context":               {inboxWith(withoutContext), fault.InvalidSignature},
 		"70 Ed25519 signature of 63 bytes":           {inboxWith(shortened(phone)), fault.InvalidSignature},
@@ -201,18 +191,8 @@ func TestEdgeCasesOfSignatures(t *testing.T) {
 		"72 later timestamp, installation signature": {stamped(kit.Register(alice, 0, phone, second), 2*second), fault.InvalidSignature},
 		"72 later timestamp, wallet signature":       {stamped(create(alice), 2*second), fault.InvalidIdentityUpdate},
 		"73 timestamp within the same second":        {stamped(kit.Register(alice, 0, phone, second), 2*second-1), accepted},
-		"82 legacy create with nonce 0":              {create(legacy), accepted},
-		"82 legacy create with nonce 1":              {kit.NewUpdate(kit.InboxID(legacy, 1), second).Create(legacy, 1).Update(), fault.InvalidIdentityUpdate},
-		"84 legacy key of another point":             {create(otherPoint), fault.InvalidSignature},
-		"84 legacy key that does not decode":         {create(delegatedAs(kit.Delegate(alice, []byte{0xff}))), fault.InvalidSignature},
-		"84 legacy key without a point":              {create(delegatedAs(kit.Delegate(alice, nil))), fault.InvalidSignature},
-		"84 legacy key in hybrid form":               {create(delegatedAs(kit.Delegate(alice, hybrid(t, legacy)))), fault.InvalidSignature},
-		"84 legacy key in compressed form":           {create(delegatedAs(kit.Delegate(alice, compressed(t, legacy)))), accepted},
-		"84 legacy key without wallet signature":     {create(delegatedAs(&message_contents.SignedPublicKey{KeyBytes: legacy.Delegated.GetKeyBytes()})), fault.InvalidSignature},
-		"84 legacy key of a point cut off":           {create(delegatedAs(kit.Delegate(alice, keyBytes(t, legacy.Key.PubKey().SerializeUncompressed()[:64])))), fault.InvalidSignature},
-		"84 legacy wallet signature of 63 bytes":     {create(delegatedAs(cutOff(legacy))), fault.InvalidSignature},
-		"84 legacy signature of 64 bytes":            {create(shortLegacy), fault.InvalidSignature},
-		"84 legacy key in the other union case":      {create(delegatedAs(otherUnion(legacy))), accepted},
+		"109 legacy signature":                       {create(kit.Legacy{Signer: alice}), fault.InvalidIdentityUpdate},
+		"109 legacy signature of a new member":       {inboxWith(kit.Legacy{Signer: bob}), fault.InvalidIdentityUpdate},
 		"110 identifier kind 0":                      {kit.NewUpdate(kit.InboxID(alice, 0), second).CreateAs(alice, alice.Text(), 0, 0).Update(), accepted},
 		"110 unknown identifier kind":                {kit.NewUpdate(kit.InboxID(alice, 0), second).CreateAs(alice, alice.Text(), 77, 0).Update(), accepted},
 	}
@@ -298,27 +278,20 @@ func TestEdgeCasesOfPasskeys(t *testing.T) {
 			requireReason(t, c.want, err)
 		})
 	}
-	for name, encoding := range map[string]*base64.Encoding{
-		"77 challenge padded":             base64.URLEncoding,
-		"77 challenge in standard base64": base64.RawStdEncoding,
-	} {
-		t.Run(name, func(t *testing.T) {
-			challenge := kit.Challenge
-			by := signer{passkey, func(text string) *associations.Signature {
-				return passkey.Assert([]byte(`{"origin":"o","challenge":"` + challenge(text) + `"}`))
-			}}
-			// With these question marks the text has padding and both alphabets differ.
-			update := inbox(passkey, 1).Create(by, 0).ChangeRecovery(by, "????", eth)
-			require.NotZero(t, len(update.Text())%3)
-			require.Contains(t, kit.Challenge(update.Text()), "_")
-			_, _, err := judge(t, story{update: update.Update()}, nil)
-			requireReason(t, accepted, err)
+	t.Run("77 challenge padded", func(t *testing.T) {
+		challenge := kit.Challenge
+		by := signer{passkey, func(text string) *associations.Signature {
+			return passkey.Assert([]byte(`{"origin":"o","challenge":"` + challenge(text) + `"}`))
+		}}
+		update := inbox(passkey, 1).Create(by, 0).ChangeRecovery(by, passkey.Text(), asPasskey)
+		require.NotZero(t, len(update.Text())%3, "there is padding")
+		_, _, err := judge(t, story{update: update.Update()}, nil)
+		requireReason(t, accepted, err)
 
-			challenge = func(text string) string { return encoding.EncodeToString([]byte(text)) }
-			_, _, err = judge(t, story{update: update.Update()}, nil)
-			requireReason(t, fault.InvalidSignature, err)
-		})
-	}
+		challenge = func(text string) string { return base64.URLEncoding.EncodeToString([]byte(text)) }
+		_, _, err = judge(t, story{update: update.Update()}, nil)
+		requireReason(t, fault.InvalidSignature, err)
+	})
 	t.Run("81 compressed identifier, uncompressed signature", func(t *testing.T) {
 		small := passkey.Compressed()
 		update := kit.NewUpdate(kit.InboxID(small, 0), second).CreateAs(passkey, small.Text(), asPasskey, 0).Update()
@@ -359,51 +332,6 @@ func noPoint() []byte {
 	return key
 }
 
-func delegatedAs(key *message_contents.SignedPublicKey) kit.Signer {
-	legacy := kit.NewLegacyKey(alice, "legacy")
-	legacy.Delegated = key
-	return legacy
-}
-
-func keyBytes(t *testing.T, point []byte) []byte {
-	t.Helper()
-	encoded, err := proto.Marshal(&message_contents.UnsignedPublicKey{Union: &message_contents.UnsignedPublicKey_Secp256K1Uncompressed_{
-		Secp256K1Uncompressed: &message_contents.UnsignedPublicKey_Secp256K1Uncompressed{Bytes: point},
-	}})
-	require.NoError(t, err)
-	return encoded
-}
-
-func hybrid(t *testing.T, legacy *kit.LegacyKey) []byte {
-	t.Helper()
-	point := legacy.Key.PubKey().SerializeUncompressed()
-	point[0] = 6 + point[64]&1
-	return keyBytes(t, point)
-}
-
-func compressed(t *testing.T, legacy *kit.LegacyKey) []byte {
-	t.Helper()
-	return keyBytes(t, legacy.Key.PubKey().SerializeCompressed())
-}
-
-func otherUnion(legacy *kit.LegacyKey) *message_contents.SignedPublicKey {
-	wallet := legacy.Delegated.GetSignature().GetWalletEcdsaCompact()
-	return &message_contents.SignedPublicKey{
-		KeyBytes: legacy.Delegated.GetKeyBytes(),
-		Signature: &message_contents.Signature{Union: &message_contents.Signature_EcdsaCompact{
-			// Only the low byte of the recovery number counts.
-			EcdsaCompact: &message_contents.Signature_ECDSACompact{Bytes: wallet.GetBytes(), Recovery: 0x100 | wallet.GetRecovery()},
-		}},
-	}
-}
-
-func cutOff(legacy *kit.LegacyKey) *message_contents.SignedPublicKey {
-	key := otherUnion(legacy)
-	compact := key.GetSignature().GetEcdsaCompact()
-	compact.Bytes = compact.GetBytes()[:63]
-	return key
-}
-
 func fill(b []byte, value byte) []byte {
 	for i := range b {
 		b[i] = value
@@ -425,4 +353,30 @@ func highSDER(t *testing.T) func(der []byte) []byte {
 		require.NoError(t, err)
 		return high
 	}
+}
+
+// highSAndV is the other form of the same signature: whose key it is does not change.
+func highSAndV(rsv []byte) []byte {
+	rsv = highS(rsv)
+	rsv[64] ^= 27 ^ 28
+	return rsv
+}
+
+// otherS returns the passkey signing with the other s, which verifies as well.
+func otherS(t *testing.T) kit.Signer {
+	return signer{passkey, func(text string) *associations.Signature {
+		s := passkey.Sign(text)
+		s.GetPasskey().Signature = otherSOf(t, s.GetPasskey().GetSignature())
+		return s
+	}}
+}
+
+func otherSOf(t require.TestingT, der []byte) []byte {
+	var numbers struct{ R, S *big.Int }
+	_, err := asn1.Unmarshal(der, &numbers)
+	require.NoError(t, err)
+	numbers.S.Sub(elliptic.P256().Params().N, numbers.S)
+	other, err := asn1.Marshal(numbers)
+	require.NoError(t, err)
+	return other
 }

@@ -22,7 +22,7 @@ func FuzzIdentityUpdate(f *testing.F) {
 	}
 	_, _, public := publicUpdates(f)
 	contract := kit.NewContractWallet("safe", "eip155:1", 7)
-	for _, update := range append(public, kit.Register(contract, 0, phone, second), create(kit.NewLegacyKey(alice, "legacy"))) {
+	for _, update := range append(public, kit.Register(contract, 0, phone, second), create(kit.Legacy{Signer: alice})) {
 		encoded, err := proto.Marshal(update)
 		require.NoError(f, err)
 		f.Add(encoded)

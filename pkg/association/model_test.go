@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/xmtp-selfhosted/backend/pkg/association"
@@ -21,7 +22,6 @@ type actor struct {
 	name   string
 	id     string // as whom it signs; several actors can be one identifier
 	chain  string
-	legacy bool
 	signer kit.Signer
 }
 
@@ -33,10 +33,8 @@ func actors() []actor {
 	onTen.AccountID = "eip155:10:" + safe.Contract
 	return []actor{
 		{name: "alice", id: "alice", signer: alice},
-		{name: "alice by legacy key", id: "alice", legacy: true, signer: kit.NewLegacyKey(alice, "one")},
 		{name: "alice as contract", id: "alice", chain: "1", signer: asEOA(alice, "eip155:1")},
 		{name: "bob", id: "bob", signer: bob},
-		{name: "bob by legacy key", id: "bob", legacy: true, signer: kit.NewLegacyKey(bob, "one")},
 		{name: "passkey", id: "passkey", signer: passkey},
 		{name: "safe on 1", id: "safe", chain: "1", signer: safe},
 		{name: "safe on 10", id: "safe", chain: "10", signer: &onTen},
@@ -52,39 +50,33 @@ type modelMember struct{ addedBy, chain string }
 type model struct {
 	creator  string // whose identifier the inbox id comes from
 	created  bool
-	legacyOK map[string]bool // whose inbox of nonce 0 this is
 	recovery string
 	members  map[string]modelMember
-	used     map[string]bool // legacy keys, whose signature never changes
 }
 
 func (m model) clone() model {
-	m.members, m.used, m.legacyOK = maps.Clone(m.members), maps.Clone(m.used), maps.Clone(m.legacyOK)
+	m.members = maps.Clone(m.members)
 	return m
 }
 
-func (m *model) create(by actor, nonce uint64) bool {
-	if m.created || by.id != m.creator || by.installation() || by.legacy && nonce != 0 {
+func (m *model) create(by actor) bool {
+	if m.created || by.id != m.creator || by.installation() {
 		return false
 	}
 	m.created, m.recovery = true, by.id
-	m.legacyOK = map[string]bool{by.id: nonce == 0}
 	m.members = map[string]modelMember{by.id: {chain: by.chain}}
 	return true
 }
 
 func (m *model) add(existing, added actor) bool {
-	if !m.created || existing.id == added.id || m.replayed(existing) || m.replayed(added) {
-		return false
-	}
-	if !existing.installation() && (existing.legacy || added.legacy) && !m.legacyOK[existing.id] {
+	if _, again := m.members[added.id]; !m.created || existing.id == added.id || again {
 		return false
 	}
 	if member, ok := m.members[existing.id]; ok {
 		if member.chain != existing.chain {
 			return false
 		}
-	} else if existing.id != m.recovery || existing.legacy {
+	} else if existing.id != m.recovery {
 		return false
 	}
 	if existing.installation() && added.installation() {
@@ -96,7 +88,7 @@ func (m *model) add(existing, added actor) bool {
 
 func (m *model) recoveryMaySign(by actor) bool {
 	member, isMember := m.members[by.id]
-	return m.created && !m.replayed(by) && (!isMember || member.chain == by.chain) && !by.legacy && by.id == m.recovery
+	return m.created && (!isMember || member.chain == by.chain) && by.id == m.recovery
 }
 
 func (m *model) revoke(by actor, target string) bool {
@@ -120,8 +112,6 @@ func (m *model) change(by actor, to string) bool {
 	return false
 }
 
-func (m *model) replayed(by actor) bool { return by.legacy && m.used[by.name] }
-
 // TestStateAgreesWithTheRules applies random updates by random signers to the
 // state and to the model.
 func TestStateAgreesWithTheRules(t *testing.T) {
@@ -135,38 +125,32 @@ func TestStateAgreesWithTheRules(t *testing.T) {
 		nonce := rapid.Uint64Range(0, 1).Draw(t, "nonce")
 		creator := anyone.Filter(func(a actor) bool { return !a.installation() }).Draw(t, "creator")
 		inboxID := kit.InboxID(creator.signer, nonce)
-		state, want := new(association.State), model{creator: creator.id, used: map[string]bool{}}
+		state, want := new(association.State), model{creator: creator.id}
 		var history []*associations.IdentityUpdate
 		for step := range rapid.IntRange(1, 10).Draw(t, "updates") {
-			next, signed, fits := want.clone(), map[string]bool{}, true
-			sign := func(a actor) kit.Signer {
-				if a.legacy {
-					signed[a.name] = true
-				}
-				return a.signer
-			}
+			next, fits := want.clone(), true
 			update := kit.NewUpdate(inboxID, uint64(step)*second)
 			if step == 0 {
-				update.Create(sign(creator), nonce)
-				fits = next.create(creator, nonce)
+				update.Create(creator.signer, nonce)
+				fits = next.create(creator)
 			}
 			for range rapid.IntRange(0, 3).Draw(t, "actions") {
 				by, about := anyone.Draw(t, "by"), anyone.Draw(t, "about")
 				var ok bool
 				switch kind := rapid.SampledFrom([]string{"add", "add", "add", "revoke", "change", "create"}).Draw(t, "kind"); {
 				case kind == "add":
-					update.Add(sign(by), sign(about))
+					update.Add(by.signer, about.signer)
 					ok = next.add(by, about)
 				case kind == "revoke":
-					update.Revoke(sign(by), about.signer.Member())
+					update.Revoke(by.signer, about.signer.Member())
 					ok = next.revoke(by, about.id)
 				case kind == "create" && !by.installation():
-					update.Create(sign(by), nonce)
-					ok = next.create(by, nonce)
+					update.Create(by.signer, nonce)
+					ok = next.create(by)
 				case about.installation(): // cannot be a recovery identifier
 					continue
 				default:
-					update.ChangeRecovery(sign(by), about.signer.Text(), about.signer.Kind())
+					update.ChangeRecovery(by.signer, about.signer.Text(), about.signer.Kind())
 					ok = next.change(by, about.id)
 				}
 				fits = fits && ok
@@ -174,15 +158,18 @@ func TestStateAgreesWithTheRules(t *testing.T) {
 			members := state.Members()
 			after, err := applyRapid(t, state, update.Update())
 			require.Equal(t, members, state.Members())
-			if !fits || !next.created {
+			if len(update.Update().GetActions()) == 0 || !fits || !next.created {
 				require.Error(t, err)
 				require.Equal(t, fault.InvalidIdentityUpdate, fault.Of(err).Reason)
 				continue
 			}
 			require.NoError(t, err)
-			maps.Copy(next.used, signed)
 			history, state, want = append(history, update.Update()), after, next
 			requireModel(t, want, state, byID)
+			// Whatever was accepted once is refused in any other encoding.
+			_, err = applyRapid(t, state, reencoded(t, rapid.SampledFrom(history).Draw(t, "again")))
+			require.Error(t, err)
+			require.Equal(t, fault.InvalidIdentityUpdate, fault.Of(err).Reason)
 		}
 		replayed, err := association.Replay(history)
 		require.NoError(t, err)
@@ -201,8 +188,47 @@ func requireModel(t *rapid.T, want model, state *association.State, byID map[str
 
 func applyRapid(t *rapid.T, state *association.State, wire *associations.IdentityUpdate) (*association.State, error) {
 	update, err := association.Prepare(wire)
-	require.NoError(t, err)
+	if err != nil {
+		require.Empty(t, wire.GetActions())
+		return nil, err
+	}
 	verified, err := update.Verify(t.Context(), kit.AcceptAll{})
 	require.NoError(t, err, fmt.Sprint(wire))
 	return state.Apply(verified)
+}
+
+// reencoded returns the update with signatures that are as good, and other bytes
+// where they can be.
+func reencoded(t *rapid.T, update *associations.IdentityUpdate) *associations.IdentityUpdate {
+	text, err := association.SignatureText(update)
+	require.NoError(t, err)
+	update = clone(update)
+	for _, s := range signaturesOf(update) {
+		switch {
+		case s.GetErc_191() != nil:
+			s.GetErc_191().Bytes = reencodedECDSA(t, s.GetErc_191().GetBytes())
+		case s.GetErc_6492() != nil && rapid.Bool().Draw(t, "another block"):
+			s.GetErc_6492().BlockNumber++
+		case s.GetInstallationKey() != nil:
+			for _, i := range []*kit.Installation{phone, laptop} {
+				if string(i.PublicKey()) == string(s.GetInstallationKey().GetPublicKey()) && rapid.Bool().Draw(t, "signs again") {
+					proto.Merge(s, i.SignAgain(text))
+				}
+			}
+		case s.GetPasskey() != nil && rapid.Bool().Draw(t, "other s"):
+			s.GetPasskey().Signature = otherSOf(t, s.GetPasskey().GetSignature())
+		}
+	}
+	return update
+}
+
+func reencodedECDSA(t *rapid.T, rsv []byte) []byte {
+	rsv = slices.Clone(rsv)
+	if rapid.Bool().Draw(t, "high s") {
+		rsv = highSAndV(rsv)
+	}
+	if rapid.Bool().Draw(t, "v of 0 or 1") {
+		rsv[64] -= 27
+	}
+	return rsv
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math/big"
 	"unicode/utf8"
 
 	"golang.org/x/crypto/cryptobyte"
@@ -19,6 +20,10 @@ import (
 
 // p256Length is the length of a P-256 scalar or coordinate in bytes.
 const p256Length = 32
+
+// halfP256Order is half the order of P-256, rounded down, big-endian.
+const halfP256Order = "\x7f\xff\xff\xff\x80\x00\x00\x00\x7f\xff\xff\xff\xff\xff\xff\xff" +
+	"\xde\x73\x7d\x56\xd3\x8b\xcf\x42\x79\xdc\xe5\x61\x7e\x31\x92\xa8"
 
 func challengeOf(text []byte) string { return base64.RawURLEncoding.EncodeToString(text) }
 
@@ -67,9 +72,10 @@ func parsePasskey(point []byte) (*ecdsa.PublicKey, error) {
 
 var errNoPasskey = errors.New("has a public key that is no P-256 point")
 
-// rawPasskeySignature returns r and s of a DER signature, 32 bytes each. Two
-// DER forms of the same pair of numbers do not exist.
-func rawPasskeySignature(der []byte) (string, error) {
+// canonicalPasskeySignature returns r and the smaller of s and its negative, 32
+// bytes each: with one of them anybody can make the other, and both verify. Two DER
+// forms of the same pair of numbers do not exist.
+func canonicalPasskeySignature(der []byte) (string, error) {
 	var inner cryptobyte.String
 	var r, s []byte
 	input := cryptobyte.String(der)
@@ -81,6 +87,13 @@ func rawPasskeySignature(der []byte) (string, error) {
 	var raw [2 * p256Length]byte
 	copy(raw[p256Length-len(r):], r)
 	copy(raw[2*p256Length-len(s):], s)
+	if string(raw[p256Length:]) > halfP256Order {
+		negative := new(big.Int).SetBytes(s)
+		if negative.Sub(elliptic.P256().Params().N, negative).Sign() < 0 {
+			return "", errors.New("has an s that is out of range")
+		}
+		negative.FillBytes(raw[p256Length:])
+	}
 	return string(raw[:]), nil
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"filippo.io/edwards25519"
 
-	"github.com/xmtp-selfhosted/backend/pkg/caip"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
 )
@@ -82,8 +81,9 @@ const usualActions = 16
 
 type preparation struct {
 	maxContracts int
-	// stored says that the update was accepted before: its contract signatures
-	// are not counted and its keys not decoded again.
+	// stored says that the update was accepted before, by the rules of its time: its
+	// contract signatures are not counted, its keys not decoded again, its spellings
+	// left alone.
 	stored bool
 
 	update    *Update
@@ -95,6 +95,9 @@ func (p *preparation) run(update *associations.IdentityUpdate) (*Update, error) 
 		return nil, err
 	}
 	actions := update.GetActions()
+	if len(actions) == 0 && !p.stored {
+		return nil, fault.Invalidf(fault.InvalidIdentityUpdate, "the update has no actions, expected at least one")
+	}
 	p.update = &Update{
 		inboxID:     update.GetInboxId(),
 		timestampNS: update.GetClientTimestampNs(),
@@ -105,6 +108,9 @@ func (p *preparation) run(update *associations.IdentityUpdate) (*Update, error) 
 		a, wireSignatures, err := readAction(i, wire)
 		if err != nil {
 			return nil, err
+		}
+		if !p.stored && !a.identifier.isCanonical() {
+			return nil, structural(i, "has a bad Ethereum address, expected 0x and 40 lower-case hex digits")
 		}
 		a.signature = len(p.update.signatures)
 		p.update.actions = append(p.update.actions, a)
@@ -156,21 +162,14 @@ func (p *preparation) signature(index int, role role, wire *associations.Signatu
 		if p.contracts > p.maxContracts && !p.stored {
 			return fault.Invalidf(fault.TooLarge, "the update has more than %d contract-wallet signatures", p.maxContracts)
 		}
-		account, err := caip.ParseAccount(kind.Erc_6492.GetAccountId())
-		if err != nil {
-			return structural(index, "has a bad "+role.String()+" signature: "+fault.Of(err).Text())
-		}
-		s.account = account
 	case *associations.Signature_InstallationKey:
 		if !p.isEd25519Key(kind.InstallationKey.GetPublicKey()) {
 			return structural(index, "has a bad "+role.String()+" signature: the public key is not an Ed25519 key of 32 bytes")
 		}
-	case *associations.Signature_DelegatedErc_191:
-		if kind.DelegatedErc_191.GetSignature() == nil || kind.DelegatedErc_191.GetDelegatedKey() == nil {
-			return structural(index, "has a bad "+role.String()+" signature: a delegated signature needs a signature and a delegated key")
-		}
 	default:
-		return structural(index, "has no "+role.String()+" signature of a known kind")
+		if _, legacy := kind.(*associations.Signature_DelegatedErc_191); !legacy || !p.stored {
+			return structural(index, "has no "+role.String()+" signature of a known kind")
+		}
 	}
 	p.update.signatures = append(p.update.signatures, s)
 	return nil

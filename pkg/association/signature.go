@@ -27,10 +27,9 @@ func (r role) String() string {
 
 // signature is one signature of an update, of a kind that Prepare knows.
 type signature struct {
-	action  int
-	role    role
-	wire    signatureKind
-	account caip.Account // of a contract wallet
+	action int
+	role   role
+	wire   signatureKind
 }
 
 // signatureKind is the oneof of associations.Signature, whose own type is not
@@ -40,11 +39,16 @@ type signatureKind any
 // proof is what a signature proves once it is known to be good.
 type proof struct {
 	signer Identifier
-	legacy bool
 	// chain is the one that a contract wallet signed on.
 	chain chainID
-	// raw are the bytes that may not serve again in a later update.
-	raw string
+	// used is what the signature counts as: whatever has it may not serve again in a
+	// later update.
+	used string
+
+	// Of a stored signature: legacy ones have no signer before they are settled, and
+	// otherwise is what a signature proves by older rules, if that differs.
+	legacy    bool
+	otherwise *proof
 }
 
 // chainID is a chain number, or none: no number at all is different from 0.
@@ -102,51 +106,46 @@ var errUnknownKind = errors.New("is of no known kind")
 
 // derive says who signed, as far as the signature itself tells. For ECDSA that
 // needs the signed text, since the signer is recovered from it; the others name
-// their signer, and only check proves it.
+// their signer, and only check, or the chain, proves it.
 func (s *signature) derive(d *digests) (proof, error) {
 	switch kind := s.wire.(type) {
 	case *associations.Signature_Erc_191:
-		address, raw, err := recoverSigner(d.ethereumHash(), kind.Erc_191.GetBytes())
-		return proof{signer: Identifier{Kind: Ethereum, Value: address}, raw: raw}, err
+		address, used, err := recoverSignerV0V1V27V28(d.ethereumHash(), kind.Erc_191.GetBytes())
+		return proof{signer: ethereum(address), used: used}, err
 	case *associations.Signature_Erc_6492:
-		return s.deriveContract(kind.Erc_6492)
+		number, address, err := caip.ParseEIP155(kind.Erc_6492.GetAccountId())
+		if err != nil {
+			return proof{}, errors.New("is refused: " + fault.Of(err).Text())
+		}
+		return contractProof(number, address, kind.Erc_6492), nil
 	case *associations.Signature_InstallationKey:
 		key := kind.InstallationKey
-		return proof{signer: Identifier{Kind: Installation, Value: string(key.GetPublicKey())}, raw: string(key.GetBytes())}, nil
-	case *associations.Signature_DelegatedErc_191:
-		address, raw, err := recoverDelegator(kind.DelegatedErc_191.GetDelegatedKey())
-		return proof{signer: Identifier{Kind: Ethereum, Value: address}, legacy: true, raw: raw}, err
+		return proof{signer: Identifier{Kind: Installation, Value: string(key.GetPublicKey())}, used: string(key.GetBytes())}, nil
 	case *associations.Signature_Passkey:
-		raw, err := rawPasskeySignature(kind.Passkey.GetSignature())
-		return proof{signer: Identifier{Kind: Passkey, Value: string(kind.Passkey.GetPublicKey())}, raw: raw}, err
+		used, err := canonicalPasskeySignature(kind.Passkey.GetSignature())
+		return proof{signer: Identifier{Kind: Passkey, Value: string(kind.Passkey.GetPublicKey())}, used: used}, err
 	default:
 		return proof{}, errUnknownKind
 	}
 }
 
-// deriveContract holds once the chain has accepted the signature.
-func (s *signature) deriveContract(wire *associations.SmartContractWalletSignature) (proof, error) {
-	number, ok := s.account.EIP155()
-	if !ok {
-		return proof{}, errors.New("names a chain that is not eip155 and a number")
+// contractProof holds once the chain has accepted the signature. It counts as its
+// bytes. Where they can be those of a plain key, for which a chain answers too, they
+// count as in any other encoding, or a wallet's used signature could serve again in
+// the guise of a contract's.
+func contractProof(chain uint64, address string, wire *associations.SmartContractWalletSignature) proof {
+	used := string(wire.GetSignature())
+	if canonical, err := canonicalV0V1V27V28(wire.GetSignature()); err == nil {
+		used = string(canonical[:])
 	}
-	address, ok := s.account.EthereumAddress()
-	if !ok {
-		return proof{}, errors.New("names an account that is not an address of 40 hex digits")
-	}
-	return proof{
-		signer: Identifier{Kind: Ethereum, Value: address},
-		chain:  chainID{number: number, known: true},
-		raw:    string(wire.GetSignature()),
-	}, nil
+	return proof{signer: ethereum(address), chain: chainID{number: chain, known: true}, used: used}
 }
 
-// check proves what derive took from the signature on trust. It is not for
-// contract wallets, where the chain decides.
+// check proves what derive took from the signature on trust.
 func (s *signature) check(d *digests) error {
 	switch kind := s.wire.(type) {
-	case *associations.Signature_Erc_191:
-		return nil // recovery is the proof
+	case *associations.Signature_Erc_191, *associations.Signature_Erc_6492:
+		return nil // recovery is the proof, and the chain decides
 	case *associations.Signature_InstallationKey:
 		key := kind.InstallationKey
 		// Prepare made sure of the key's length, without which this panics.
@@ -154,8 +153,6 @@ func (s *signature) check(d *digests) error {
 			return errors.New("does not verify: expected Ed25519ph by the named installation over the text of the update")
 		}
 		return nil
-	case *associations.Signature_DelegatedErc_191:
-		return checkDelegated(d.ethereumHash(), kind.DelegatedErc_191)
 	case *associations.Signature_Passkey:
 		return checkPasskey(d.passkeyChallenge(), kind.Passkey)
 	default:

@@ -12,13 +12,14 @@ import (
 // returned, so it is safe for concurrent use and worth caching.
 type State struct {
 	inboxID  string // as CreateInbox derives it; empty before
+	creator  Identifier
 	recovery Identifier
 	members  map[Identifier]member
 	// children lists the installations that each identifier added, those added
 	// again by another or removed since included: a removal must not scan all
 	// members, of which a hostile inbox may have very many.
 	children map[Identifier][]Identifier
-	// seen holds the raw signatures of all updates; none may serve twice.
+	// seen holds what the signatures of all updates count as; none may serve twice.
 	seen map[string]struct{}
 }
 
@@ -58,6 +59,7 @@ func (s *State) Apply(v Verified) (*State, error) {
 func (s *State) clone() *State {
 	next := &State{
 		inboxID:  s.inboxID,
+		creator:  s.creator,
 		recovery: s.recovery,
 		members:  maps.Clone(s.members),
 		children: maps.Clone(s.children),
@@ -68,6 +70,17 @@ func (s *State) clone() *State {
 	}
 	next.init()
 	return next
+}
+
+// What an entry of the maps takes, with its keys: as measured, rounded up.
+const (
+	memberBytes = 320
+	seenBytes   = 160
+)
+
+// bytes is about what the state takes.
+func (s *State) bytes() int64 {
+	return int64(len(s.members))*memberBytes + int64(len(s.seen))*seenBytes
 }
 
 func (s *State) init() {
@@ -84,35 +97,42 @@ func (s *State) init() {
 
 // apply changes s; after a failure s is worthless.
 func (s *State) apply(v Verified) error {
-	if v.update == nil {
+	if v.inboxID == "" {
 		return fault.Errorf(fault.Broken, "an update was applied that was never verified")
 	}
-	for i := range v.update.actions {
-		a := &v.update.actions[i]
-		if failure := s.applyAction(a, v.proofs[a.signature:]); failure != "" {
+	for i := range v.actions {
+		a := &v.actions[i]
+		if failure := s.applyAction(a, v.proofs[a.signature:], v.stored); failure != "" {
 			return fault.Invalidf(fault.InvalidIdentityUpdate, "action %d %s", i, failure)
 		}
 	}
 	if s.inboxID == "" {
 		return fault.Invalidf(fault.InvalidIdentityUpdate, "the inbox does not exist, expected an update that creates it")
 	}
-	if s.inboxID != v.update.inboxID {
+	if s.inboxID != v.inboxID {
 		return fault.Invalidf(fault.InvalidIdentityUpdate, "the update names another inbox than the one it applies to")
 	}
 	// Only now, so that one signature may serve several actions of an update.
 	for i := range v.proofs {
-		s.seen[v.proofs[i].raw] = struct{}{}
+		if used := v.proofs[i].used; used != "" {
+			s.seen[used] = struct{}{}
+		}
 	}
 	return nil
 }
 
 // applyAction returns what is wrong with the action, or nothing. proofs starts
-// with those of the action.
+// with those of the action. A stored action was accepted by older rules, under which
+// a signature in another encoding was another signature, and a member could be added
+// again.
 //
 // Which signature kinds an identifier may use needs no check: the kind of the
 // signer follows from the kind of the signature, and the signer is compared
 // with the identifier.
-func (s *State) applyAction(a *action, proofs []proof) (failure string) {
+func (s *State) applyAction(a *action, proofs []proof, stored bool) (failure string) {
+	if stored {
+		s.settle(a, proofs)
+	}
 	if a.kind == createInbox {
 		return s.create(a, &proofs[0])
 	}
@@ -120,11 +140,14 @@ func (s *State) applyAction(a *action, proofs []proof) (failure string) {
 		return "needs an inbox, expected a create-inbox action first"
 	}
 	for i := range rolesOf[a.kind] {
-		if _, used := s.seen[proofs[i].raw]; used {
+		if _, used := s.seen[proofs[i].used]; used && !stored {
 			return "has a signature that an earlier update used already"
 		}
 	}
 	if a.kind == addAssociation {
+		if !stored && s.IsMember(a.identifier) {
+			return "adds a member that the inbox has already"
+		}
 		return s.add(a, &proofs[0], &proofs[1])
 	}
 	if failure := s.requireRecovery(&proofs[0]); failure != "" {
@@ -133,7 +156,7 @@ func (s *State) applyAction(a *action, proofs []proof) (failure string) {
 	if a.kind == revokeAssociation {
 		s.remove(a.identifier)
 	} else {
-		s.recovery = a.identifier // deliberately unchecked: any text is allowed
+		s.recovery = a.identifier
 	}
 	return ""
 }
@@ -144,13 +167,9 @@ func (s *State) create(a *action, initial *proof) (failure string) {
 		return "creates an inbox that exists already"
 	case initial.signer != a.identifier:
 		return "is not signed by the initial identifier it names"
-	case initial.legacy && a.nonce != 0:
-		return "has a legacy signature, which can create an inbox of nonce 0 only"
-	case !a.identifier.canCreate():
-		return "has a bad initial identifier, expected 0x and 40 hex digits"
 	}
 	s.inboxID = InboxID(a.identifier.Text(), a.nonce)
-	s.recovery = a.identifier
+	s.creator, s.recovery = a.identifier, a.identifier
 	s.members[a.identifier] = member{chain: initial.chain}
 	return ""
 }
@@ -162,22 +181,12 @@ func (s *State) add(a *action, existing, added *proof) (failure string) {
 	if added.signer == existing.signer {
 		return "is signed by the new member alone, expected an existing member to add it"
 	}
-	if existing.signer.Kind != Installation && (existing.legacy || added.legacy) {
-		if InboxID(existing.signer.Text(), 0) != s.inboxID {
-			return "has a legacy signature, which can serve the inbox of nonce 0 only"
-		}
-	}
 	if adder, ok := s.members[existing.signer]; ok {
 		if adder.chain != existing.chain {
 			return differentChain
 		}
-	} else {
-		if existing.signer != s.recovery {
-			return "is signed by no existing member and not by the recovery identifier"
-		}
-		if existing.legacy {
-			return "has a legacy signature of a recovery identifier that is no member"
-		}
+	} else if existing.signer != s.recovery {
+		return "is signed by no existing member and not by the recovery identifier"
 	}
 	if existing.signer.Kind == Installation && added.signer.Kind == Installation {
 		return "adds an installation by an installation, expected a wallet or a passkey to add it"
@@ -196,9 +205,6 @@ const differentChain = "is signed on another chain than the one the member was a
 func (s *State) requireRecovery(p *proof) (failure string) {
 	if m, ok := s.members[p.signer]; ok && m.chain != p.chain {
 		return differentChain
-	}
-	if p.legacy {
-		return "has a legacy signature, which cannot revoke or change the recovery identifier"
 	}
 	if p.signer != s.recovery {
 		return "is not signed by the recovery identifier"

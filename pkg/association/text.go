@@ -22,8 +22,7 @@ func SignatureText(update *associations.IdentityUpdate) (string, error) {
 	return string(u.text()), nil
 }
 
-// SignatureText is what every signature of the update signs, except the one of
-// a wallet over a legacy key.
+// SignatureText is what every signature of the update signs.
 func (u *Update) SignatureText() string { return string(u.text()) }
 
 const (

@@ -36,10 +36,13 @@ type ContractSignature struct {
 }
 
 // Verified is an update whose signatures are all good. Only Verify makes one
-// that State.Apply takes.
+// that State.Apply takes. It holds nothing of the message.
 type Verified struct {
-	update *Update
-	proofs []proof // as update.signatures
+	inboxID string
+	actions []action
+	proofs  []proof // as the update's signatures
+	// stored says that older rules may have accepted the update.
+	stored bool
 }
 
 // Signers lists who made the signatures, in wire order.
@@ -51,6 +54,11 @@ func (v Verified) Signers() []Identifier {
 	return signers
 }
 
+// unproven has all of the update but the proofs.
+func (u *Update) unproven() Verified {
+	return Verified{inboxID: u.inboxID, actions: u.actions, proofs: make([]proof, len(u.signatures))}
+}
+
 // Verify verifies every signature of the update: those that need no chain
 // first, then the contract wallets. A bad signature is Invalid with reason
 // InvalidSignature, and is reported even if a verdict on another is not to be
@@ -60,43 +68,69 @@ func (v Verified) Signers() []Identifier {
 // An ECDSA signature over another text, or by another key, is good here: it
 // proves some other signer, which Apply refuses.
 func (u *Update) Verify(ctx context.Context, verifier ContractVerifier) (Verified, error) {
-	v := Verified{update: u, proofs: make([]proof, len(u.signatures))}
+	local, err := u.VerifyLocal(ctx)
+	if err != nil {
+		return Verified{}, err
+	}
+	if err := local.AskChains(ctx, verifier); err != nil {
+		return Verified{}, err
+	}
+	return local.Answered(), nil
+}
+
+// Local is an update whose signatures are good as far as can be told without a
+// chain. It holds of the message only what a chain is to be asked.
+type Local struct {
+	verified Verified
+	hash     [32]byte
+	// contracts are the distinct contract-wallet signatures.
+	contracts []*signature
+}
+
+// NeedsChain says that contract wallets signed the update.
+func (l Local) NeedsChain() bool { return len(l.contracts) > 0 }
+
+// VerifyLocal is the first part of Verify.
+func (u *Update) VerifyLocal(ctx context.Context) (Local, error) {
+	l := Local{verified: u.unproven()}
 	d := digests{update: u}
-	var contracts []int
 	for i := range u.signatures {
 		s := &u.signatures[i]
-		if _, ok := s.contract(); ok {
-			contracts = append(contracts, i)
-			continue
-		}
 		if err := ctx.Err(); err != nil {
-			return Verified{}, fault.Of(err)
+			return Local{}, fault.Of(err)
 		}
 		if known := u.findSame(i); known >= 0 {
-			v.proofs[i] = v.proofs[known]
+			l.verified.proofs[i] = l.verified.proofs[known]
 			continue
 		}
 		var err error
-		if v.proofs[i], err = s.derive(&d); err == nil {
+		if l.verified.proofs[i], err = s.derive(&d); err == nil {
 			err = s.check(&d)
 		}
 		if err != nil {
-			return Verified{}, s.invalid(err)
+			return Local{}, s.invalid(err)
+		}
+		if _, ok := s.contract(); ok && !containsSame(l.contracts, s) {
+			alone := *s // or it would keep all others
+			l.contracts = append(l.contracts, &alone)
 		}
 	}
-	if len(contracts) > 0 {
-		if err := u.verifyContracts(ctx, verifier, contracts, *d.ethereumHash()); err != nil {
-			return Verified{}, err
-		}
-		for _, i := range contracts {
-			var err error
-			if v.proofs[i], err = u.signatures[i].derive(&d); err != nil {
-				return Verified{}, u.signatures[i].invalid(err)
-			}
-		}
+	if l.NeedsChain() {
+		l.hash = *d.ethereumHash()
 	}
-	return v, nil
+	return l, nil
 }
+
+// AskChains is the second part of Verify.
+func (l Local) AskChains(ctx context.Context, verifier ContractVerifier) error {
+	if !l.NeedsChain() {
+		return nil
+	}
+	return l.verifyContracts(ctx, verifier)
+}
+
+// Answered is the update if AskChains returned no error, or there was none to ask.
+func (l Local) Answered() Verified { return l.verified }
 
 // reuseWindow is how many earlier signatures findSame looks at. Clients sign an
 // update once and put the signature into neighbouring actions.
@@ -114,21 +148,15 @@ func (u *Update) findSame(i int) int {
 }
 
 // verifyContracts asks for each distinct contract-wallet signature once.
-func (u *Update) verifyContracts(ctx context.Context, verifier ContractVerifier, indexes []int, hash [32]byte) error {
-	var distinct []*signature
-	for _, i := range indexes {
-		if s := &u.signatures[i]; !containsSame(distinct, s) {
-			distinct = append(distinct, s)
-		}
-	}
+func (l Local) verifyContracts(ctx context.Context, verifier ContractVerifier) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failures := make([]error, len(distinct))
+	failures := make([]error, len(l.contracts))
 	var calls errgroup.Group
 	calls.SetLimit(maxConcurrentCalls)
-	for i, s := range distinct {
+	for i, s := range l.contracts {
 		calls.Go(func() error {
-			if failures[i] = s.ask(ctx, verifier, hash); isVerdict(failures[i]) {
+			if failures[i] = s.ask(ctx, verifier, l.hash); isVerdict(failures[i]) {
 				cancel() // no other answer can change the result
 			}
 			return nil

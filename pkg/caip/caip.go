@@ -69,6 +69,26 @@ func (a Account) EIP155() (number uint64, ok bool) {
 	return number, err == nil
 }
 
+// ParseEIP155 reads the account id of a wallet on an eip155 chain in its only
+// spelling: the chain's number is decimal, below 2^64 and without sign or leading
+// zeros, and the address is 0x and 40 hex digits (IDENT-060). The address comes back
+// in lower case. A failure is as in ParseAccount.
+func ParseEIP155(id string) (chain uint64, address string, err error) {
+	account, err := ParseAccount(id)
+	if err != nil {
+		return 0, "", err
+	}
+	if err := CheckEIP155(account.ChainID); err != nil {
+		return 0, "", invalid("has a bad chain: " + err.Error())
+	}
+	address, ok := account.EthereumAddress()
+	if !ok || len(address) != len("0x")+addressDigits {
+		return 0, "", invalid("has a bad address, expected 0x and 40 hex digits")
+	}
+	chain, _ = account.EIP155()
+	return chain, address, nil
+}
+
 // CheckEIP155 accepts the id of an eip155 chain with a canonical number, as in a
 // configuration. Only these chains have a virtual machine that runs the validator
 // of wallet signatures, and ids are compared as text, so that another spelling of

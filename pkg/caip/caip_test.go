@@ -143,3 +143,27 @@ func FuzzParseAccount(f *testing.F) {
 		}
 	})
 }
+
+func TestParseEIP155TakesOneSpelling(t *testing.T) {
+	const digits = "ab16a96d359ec26a11e2c2b3d8f8b8942d5bfcdb"
+	for id, want := range map[string]uint64{
+		"eip155:1:0x" + digits:                         1,
+		"eip155:0:0x" + strings.ToUpper(digits):        0,
+		"eip155:18446744073709551615:0x" + digits[:40]: 1<<64 - 1,
+	} {
+		chain, address, err := caip.ParseEIP155(id)
+		require.NoError(t, err, id)
+		require.Equal(t, want, chain)
+		require.Equal(t, "0x"+digits, address)
+	}
+	for _, id := range []string{
+		"", "eip155:1", "eip155:1:" + digits, "eip155:1:0X" + digits, "eip155:1:0x" + digits[:39], "eip155:1:0x" + digits + "0",
+		"eip155:1:0x" + digits[:39] + "g", "eip155:01:0x" + digits, "eip155:+1:0x" + digits, "eip155:-1:0x" + digits,
+		"eip155:18446744073709551616:0x" + digits, "eip155:0x1:0x" + digits, "EIP155:1:0x" + digits, "eip156:1:0x" + digits,
+		"cosmos:cosmoshub-3:0x" + digits, "eip155:1:0x" + digits + ":", "eip155: 1:0x" + digits,
+	} {
+		_, _, err := caip.ParseEIP155(id)
+		require.Error(t, err, id)
+		require.Equal(t, fault.Invalid, fault.KindOf(err), id)
+	}
+}

@@ -65,6 +65,9 @@ type Error struct {
 	// Index is the position of the failing envelope in its request, or
 	// WholeRequest.
 	Index int
+	// ByCaller says that the caller brought it about, although its kind says that
+	// something of ours is away: logs and alerts are not for it.
+	ByCaller bool
 
 	text  string
 	cause error
@@ -92,6 +95,13 @@ func (e *Error) At(index int) *Error {
 	at := *e
 	at.Index = index
 	return &at
+}
+
+// OfCaller returns a copy of the failure that its caller brought about.
+func (e *Error) OfCaller() *Error {
+	own := *e
+	own.ByCaller = true
+	return &own
 }
 
 // Text is what a client may read: without the cause.

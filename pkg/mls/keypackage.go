@@ -6,9 +6,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 )
 
 // KeyPackage is a parsed key package. Make it with ParseKeyPackage; its parts
@@ -143,24 +142,13 @@ func (k KeyPackage) checkLifetime(now time.Time) *fault.Error {
 // for an unknown field; the backends that clients know do not.
 func isCredential(encoded []byte) bool {
 	const inboxID = 1
-	for len(encoded) > 0 {
-		number, kind, length := protowire.ConsumeTag(encoded)
-		if length < 0 {
+	m := wire.Read(encoded)
+	for m.Next() {
+		if m.Number() == inboxID && (!m.IsBytes(inboxID) || !utf8.Valid(m.Bytes())) {
 			return false
 		}
-		encoded = encoded[length:]
-		if length = protowire.ConsumeFieldValue(number, kind, encoded); length < 0 {
-			return false
-		}
-		if number == inboxID {
-			value, _ := protowire.ConsumeBytes(encoded)
-			if kind != protowire.BytesType || !utf8.Valid(value) {
-				return false
-			}
-		}
-		encoded = encoded[length:]
 	}
-	return true
+	return m.Err() == nil
 }
 
 func invalid(format string, args ...any) *fault.Error {

@@ -6,10 +6,12 @@
 package payload
 
 import (
+	"context"
 	"encoding/hex"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/mls"
@@ -33,10 +35,17 @@ type Payload struct {
 }
 
 // Parse reads an encoded ClientEnvelope of at most maxBytes, measured on its
-// canonical form. Failures are Invalid with reason MalformedPayload or
-// TooLarge; the caller adds the index.
+// canonical form. Failures are Invalid with reason MalformedPayload, TooLarge or
+// InvalidIdentityUpdate; the caller adds the index.
 func Parse(raw []byte, maxBytes int) (*Payload, error) {
-	parsed, err := parse(raw, maxBytes)
+	return ParseWithin(context.Background(), raw, maxBytes, nil)
+}
+
+// ParseWithin is Parse with a budget for what is decoded for a moment, which may be
+// several times the envelope. It waits for its turn behind other decodings, which
+// wait for nothing, and fails as Unavailable when ctx ends before.
+func ParseWithin(ctx context.Context, raw []byte, maxBytes int, decoding *budget.Holder) (*Payload, error) {
+	parsed, err := parse(ctx, raw, maxBytes, decoding)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +53,7 @@ func Parse(raw []byte, maxBytes int) (*Payload, error) {
 	return parsed, nil
 }
 
-func parse(raw []byte, maxBytes int) (*Payload, error) {
+func parse(ctx context.Context, raw []byte, maxBytes int, decoding *budget.Holder) (*Payload, error) {
 	// Group messages are nearly all traffic, and clients send them canonical.
 	if data, ok := canonicalGroupMessage(raw); ok {
 		if err := checkSize(len(raw), maxBytes); err != nil {
@@ -52,9 +61,29 @@ func parse(raw []byte, maxBytes int) (*Payload, error) {
 		}
 		return groupMessage(data, raw)
 	}
+	scanned, err := scanEnvelope(raw, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	give, err := hold(ctx, decoding, scanned.weight())
+	if err != nil {
+		return nil, err
+	}
+	defer give()
+	if scanned.retired {
+		raw = withoutRetired(envelopeMessage, raw)
+	}
+	return decode(raw, maxBytes)
+}
+
+func errNotWellFormed() error {
+	return fault.Invalidf(fault.MalformedPayload, "the envelope is not a well-formed ClientEnvelope message")
+}
+
+func decode(raw []byte, maxBytes int) (*Payload, error) {
 	var decoded backendv1.ClientEnvelope
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(raw, &decoded); err != nil {
-		return nil, fault.Invalidf(fault.MalformedPayload, "the envelope is not a well-formed ClientEnvelope message")
+		return nil, errNotWellFormed()
 	}
 	canonical, err := encode(&decoded)
 	if err != nil {

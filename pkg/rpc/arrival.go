@@ -217,7 +217,7 @@ func (m *arriving) inflate(from mem.BufferSlice, small *room) (data mem.BufferSl
 	defer from.Free()
 	large = &room{holder: small.holder, patience: small.patience}
 	source := from.Reader()
-	defer func() { _ = source.Close() }() // which has nothing to say
+	defer func() { _ = source.Close() }() // never fails
 	inflated, err := decompress(m.stream.RecvCompress(), source)
 	if err == nil {
 		data, err = m.drain(inflated, large, m.inflatedTooFar)

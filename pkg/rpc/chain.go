@@ -68,6 +68,14 @@ const (
 	PushbackNow = "0"
 )
 
+// Cause is the trailer by which a role tells the gateway that a call, whatever its
+// code, failed by what its caller asked for. The gateway never forwards it.
+const Cause = "xmtp-cause"
+
+// CauseCaller is the one value of Cause.
+const CauseCaller = "caller"
+
+// pushback marks what the gateway cannot tell from a status.
 func pushback(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	err := handle(server, stream)
 	if err == nil || Status(err).Code() != codes.Unavailable {
@@ -77,8 +85,29 @@ func pushback(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, ha
 	if errors.Is(err, errDraining) {
 		value = PushbackNow
 	}
-	stream.SetTrailer(metadata.Pairs(Pushback, value))
+	trailer := metadata.Pairs(Pushback, value)
+	if isCallers(err) {
+		trailer.Set(Cause, CauseCaller)
+	}
+	stream.SetTrailer(trailer)
 	return err
+}
+
+// OfCaller marks the error of a role, whose trailer said so, as brought about by
+// its caller; its status stays.
+func OfCaller(err error) error { return &callersError{err} }
+
+type callersError struct{ error }
+
+// GRPCStatus is that of the role.
+func (e *callersError) GRPCStatus() *status.Status { return Status(e.error) }
+
+func (e *callersError) Unwrap() error { return e.error }
+
+func isCallers(err error) bool {
+	var passed *callersError
+	var failure *fault.Error
+	return errors.As(err, &passed) || errors.As(err, &failure) && failure.ByCaller
 }
 
 func statuses(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {

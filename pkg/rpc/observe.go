@@ -58,6 +58,7 @@ func (o *Observer) Begin(ctx context.Context, fullMethod, kind string) (context.
 	o.metrics.RPCStarted.Add(ctx, 1, attributes.call)
 	o.metrics.RPCInFlight.Add(ctx, 1, attributes.call)
 	begun := time.Now()
+	isHurried := isHurried(ctx, begun)
 	return ctx, func(err error) {
 		took := time.Since(begun)
 		endSpan(span, err)
@@ -65,12 +66,40 @@ func (o *Observer) Begin(ctx context.Context, fullMethod, kind string) (context.
 		o.metrics.RPCDuration.Record(ctx, took.Seconds(), attributes.call)
 		if err == nil {
 			o.metrics.RPCHandled.Add(ctx, 1, attributes.ok)
-			o.log(ctx, fullMethod, codes.OK, took, nil)
+			o.log(ctx, slog.LevelDebug, fullMethod, codes.OK, took, nil)
 			return
 		}
 		code := Status(err).Code()
-		o.metrics.RPCHandled.Add(ctx, 1, attributes.call, metric.WithAttributes(attribute.String("grpc_code", code.String())))
-		o.log(ctx, fullMethod, code, took, err)
+		ofCode := metric.WithAttributes(attribute.String("grpc_code", code.String()))
+		o.metrics.RPCHandled.Add(ctx, 1, attributes.call, ofCode)
+		level := levelOf(code)
+		if isCallers(err) || isHurried && code == codes.DeadlineExceeded {
+			level = slog.LevelDebug
+		} else if isOurs(code) {
+			o.metrics.RPCFailures.Add(ctx, 1, attributes.call, ofCode)
+		}
+		o.log(ctx, level, fullMethod, code, took, err)
+	}
+}
+
+// leastPatience is what a caller has to wait before it is our failure that it got
+// no answer: any caller could ask for one within a nanosecond.
+const leastPatience = time.Second
+
+// isHurried reports whether a call has less time than leastPatience.
+func isHurried(ctx context.Context, now time.Time) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && deadline.Sub(now) < leastPatience
+}
+
+// isOurs reports whether a code says that the backend failed, unless it is known
+// that the caller brought it about.
+func isOurs(code codes.Code) bool {
+	switch code {
+	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.DeadlineExceeded:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -80,8 +109,7 @@ func (o *Observer) beginAside(ctx context.Context, fullMethod, kind string) (obs
 	return observed, end
 }
 
-func (o *Observer) log(ctx context.Context, fullMethod string, code codes.Code, took time.Duration, err error) {
-	level := levelOf(code)
+func (o *Observer) log(ctx context.Context, level slog.Level, fullMethod string, code codes.Code, took time.Duration, err error) {
 	if errors.Is(err, errDraining) { // a stream that ends with its server, as all of them do
 		level = slog.LevelDebug
 	}
@@ -89,7 +117,7 @@ func (o *Observer) log(ctx context.Context, fullMethod string, code codes.Code, 
 		return
 	}
 	o.logger.LogAttrs(ctx, level, "call", slog.String("method", fullMethod),
-		slog.String("code", code.String()), slog.Duration("took", took), slog.Any("cause", causeOf(err, code)))
+		slog.String("code", code.String()), slog.Duration("took", took), slog.Any("cause", causeOf(err, level)))
 }
 
 func (o *Observer) attributesOf(fullMethod, kind string) measured {
@@ -179,8 +207,8 @@ func levelOf(code codes.Code) slog.Level {
 }
 
 // causeOf is what a log may show of an error: nothing of what a client sent.
-func causeOf(err error, code codes.Code) any {
-	if err == nil || levelOf(code) == slog.LevelDebug {
+func causeOf(err error, level slog.Level) any {
+	if err == nil || level == slog.LevelDebug {
 		return nil
 	}
 	return err.Error()

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -25,6 +26,24 @@ var codeOf = [...]codes.Code{
 	fault.Cancelled:     codes.Canceled,
 }
 
+// maxTextBytes bounds the text of a status: nothing that a client sent comes back at
+// length, in a body or in headers that a proxy may refuse.
+const maxTextBytes = 1 << 10
+
+// Text is the text of a status: at most 1 KiB, and UTF-8, since it may quote a
+// client's input and a detail with anything else could not be encoded.
+func Text(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) > maxTextBytes {
+		end := maxTextBytes - len("…")
+		for end > 0 && !utf8.RuneStart(text[end]) {
+			end--
+		}
+		text = text[:end] + "…"
+	}
+	return text
+}
+
 // Status is what a client reads of an error. A status from further down passes
 // unchanged (API-150). An invalid publish, which has a reason, carries a
 // PublishError detail with the index of its envelope (API-047).
@@ -36,9 +55,7 @@ func Status(err error) *status.Status {
 		return passed.GRPCStatus()
 	}
 	failure := fault.Of(err)
-	// Text that quotes a client's input must still be UTF-8, or the detail could
-	// not be encoded.
-	text := strings.ToValidUTF8(failure.Text(), "\uFFFD")
+	text := Text(failure.Text())
 	plain := status.New(codeOf[failure.Kind], text)
 	if failure.Kind != fault.Invalid || failure.Reason == fault.NoReason {
 		return plain

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -32,6 +34,18 @@ func TestEveryKindHasItsCode(t *testing.T) {
 	unclassified := rpc.Status(errors.New("password=hunter2"))
 	require.Equal(t, codes.Internal, unclassified.Code())
 	require.NotContains(t, unclassified.Message(), "hunter2")
+}
+
+func TestTheTextOfAStatusIsBounded(t *testing.T) {
+	exact := strings.Repeat("x", 1024)
+	require.Equal(t, exact, rpc.Status(fault.Invalidf(fault.TooLarge, "%s", exact)).Message())
+	for _, long := range []string{exact + "x", strings.Repeat("é", 513), strings.Repeat("x", 1019) + strings.Repeat("\xff", 100_000)} {
+		got := rpc.Status(fault.Invalidf(fault.TooLarge, "%s", long))
+		require.LessOrEqual(t, len(got.Message()), 1024)
+		require.True(t, utf8.ValidString(got.Message()))
+		require.True(t, strings.HasSuffix(got.Message(), "…"))
+		require.Equal(t, got.Message(), got.Details()[0].(*backendv1.PublishError).GetMessage())
+	}
 }
 
 func TestAStatusFromFurtherDownPassesUnchanged(t *testing.T) {

@@ -11,8 +11,12 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
 )
 
-//go:embed sql/history.sql
-var historySQL string
+var (
+	//go:embed sql/history_outline.sql
+	historyOutlineSQL string
+	//go:embed sql/history.sql
+	historySQL string
+)
 
 // HistoryEntry is one stored identity update.
 type HistoryEntry struct {
@@ -24,21 +28,23 @@ type HistoryEntry struct {
 	Payload []byte
 }
 
-// History returns the whole log of an identity topic from one snapshot: the last
-// sequence id is its version (API-051).
-func (p *Publisher) History(ctx context.Context, inbox topic.Topic) ([]HistoryEntry, error) {
-	return p.history(ctx, inbox, true)
-}
-
-// HistoryOutline is History without the payloads, which may be long.
+// HistoryOutline returns the whole log of an identity topic from one snapshot, without
+// the payloads, which may be long: the last sequence id is its version (API-051).
 func (p *Publisher) HistoryOutline(ctx context.Context, inbox topic.Topic) ([]HistoryEntry, error) {
-	return p.history(ctx, inbox, false)
+	return p.history(ctx, historyOutlineSQL, []byte(inbox))
 }
 
-func (p *Publisher) history(ctx context.Context, inbox topic.Topic, payloads bool) ([]HistoryEntry, error) {
+// History returns the part of a log above one sequence id and up to another, with its
+// payloads. Updates come into a log in the order of their ids and stay as they are, so
+// that it is what an outline of that version has, unless the database is another by now.
+func (p *Publisher) History(ctx context.Context, inbox topic.Topic, above, through topic.SequenceID) ([]HistoryEntry, error) {
+	return p.history(ctx, historySQL, []byte(inbox), above, through)
+}
+
+func (p *Publisher) history(ctx context.Context, query string, arguments ...any) ([]HistoryEntry, error) {
 	var entries []HistoryEntry
 	err := p.pool.with(ctx, "read the history of an inbox", func(conn *pgxpool.Conn) error {
-		rows, err := conn.Query(ctx, historySQL, []byte(inbox), payloads)
+		rows, err := conn.Query(ctx, query, arguments...)
 		if err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ func NewLogger(cfg Config, w io.Writer) *slog.Logger {
 	if cfg.LogFormat == formatText {
 		handler = slog.NewTextHandler(w, options)
 	}
-	return slog.New(traced{handler})
+	return slog.New(limited{traced{handler}, newLimiter()})
 }
 
 // traced adds the ids of the span in the context.

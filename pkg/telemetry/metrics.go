@@ -30,6 +30,7 @@ type Metrics struct {
 
 	RPCStarted  metric.Int64Counter
 	RPCHandled  metric.Int64Counter
+	RPCFailures metric.Int64Counter
 	RPCDuration metric.Float64Histogram
 	RPCInFlight metric.Int64UpDownCounter
 	Ready       metric.Int64Gauge
@@ -105,6 +106,7 @@ func build(provider metric.MeterProvider) (*Metrics, *builder) {
 	b.in(Gateway, Publisher, Reader, Streamer)
 	m.RPCStarted = b.counter("grpc_server_started", "Calls that began.", calls...)
 	m.RPCHandled = b.counter("grpc_server_handled", "Calls that ended, by status code.", append(calls, label("grpc_code", "the status code, such as OK or InvalidArgument"))...)
+	m.RPCFailures = b.counter("xmtp_call_failures", "Calls that failed on our side: neither by what their callers asked for nor because they had less than a second for it.", append(calls, label("grpc_code", "the status code: Internal, Unknown, DataLoss, Unavailable or DeadlineExceeded"))...)
 	m.RPCDuration = b.histogram("grpc_server_handling_seconds", "Time from the start of a call to its end.", latencyBuckets, calls...)
 	m.RPCInFlight = b.upDown("grpc_server_in_flight", "Calls that began and did not end yet.", calls...)
 	m.Ready = b.intGauge("xmtp_ready", "1 while the role says that it serves, 0 while it does not.")

@@ -47,9 +47,31 @@ func newChain(id string, endpoint Endpoint, timeout time.Duration, maxCalls int,
 }
 
 // run calls the validator at a block, or at the newest one if block is nil, and
-// returns its answer and the block. Every failure is classified: of the
-// caller's context as that context says, anything else as Unavailable.
+// returns its answer and the block.
 func (c *chain) run(ctx context.Context, input []byte, block *uint64) (answer []byte, at uint64, err error) {
+	err = c.with(ctx, func(ctx context.Context) error {
+		if block == nil {
+			var newest hexutil.Uint64
+			if err := c.client.CallContext(ctx, &newest, "eth_blockNumber"); err != nil {
+				return err
+			}
+			at = uint64(newest)
+		} else {
+			at = *block
+		}
+		var result hexutil.Bytes
+		call := map[string]hexutil.Bytes{"data": input} // no `to`: the input runs as init code
+		err := c.client.CallContext(ctx, &result, "eth_call", call, hexutil.Uint64(at))
+		answer = result
+		return err
+	})
+	return answer, at, err
+}
+
+// with makes calls in one of the chain's places. Every failure is classified: of the
+// caller's context as that context says, anything else as Unavailable, unless it is a
+// verdict already.
+func (c *chain) with(ctx context.Context, calls func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 
@@ -57,24 +79,59 @@ func (c *chain) run(ctx context.Context, input []byte, block *uint64) (answer []
 	case c.places <- struct{}{}:
 		defer func() { <-c.places }()
 	case <-bounded.Done():
-		return nil, 0, c.failure(ctx, bounded, errBusy)
+		return c.failure(ctx, bounded, errBusy)
 	}
+	err := calls(bounded)
+	if err == nil || fault.KindOf(err) == fault.Invalid {
+		return err
+	}
+	return c.failure(ctx, bounded, err)
+}
 
-	if block == nil {
-		var newest hexutil.Uint64
-		if err := c.client.CallContext(bounded, &newest, "eth_blockNumber"); err != nil {
-			return nil, 0, c.failure(ctx, bounded, err)
+// header is what is read of a block.
+type header struct {
+	Number    *hexutil.Uint64 `json:"number"`
+	Timestamp *hexutil.Uint64 `json:"timestamp"` // Unix seconds
+}
+
+var errNoBlock = errors.New("no such block, or one without number and time")
+
+// checkAge requires that a block exists and is at most so much older than the newest
+// one. If not, the error is of kind Invalid.
+func (c *chain) checkAge(ctx context.Context, block uint64, most time.Duration) error {
+	return c.with(ctx, func(ctx context.Context) error {
+		newest, err := c.header(ctx, "latest")
+		if err != nil {
+			return err
 		}
-		at = uint64(newest)
-	} else {
-		at = *block
+		if block > uint64(*newest.Number) {
+			return fault.Invalidf(fault.NoReason, "the block of the signature is above the newest of its chain")
+		}
+		its, err := c.header(ctx, hexutil.Uint64(block))
+		if err != nil {
+			return err
+		}
+		switch at, head := uint64(*its.Timestamp), uint64(*newest.Timestamp); {
+		case at > head:
+			return fault.Invalidf(fault.NoReason, "the block of the signature has a later time than the newest of its chain")
+		case head-at > uint64(most/time.Second):
+			return fault.Invalidf(fault.NoReason, "the block of the signature is too old, expected one of the last %s", most)
+		}
+		return nil
+	})
+}
+
+// header asks for a block without its transactions. That there is none is an error,
+// of the provider: it is asked only for blocks that it should have.
+func (c *chain) header(ctx context.Context, block any) (*header, error) {
+	var found *header
+	if err := c.client.CallContext(ctx, &found, "eth_getBlockByNumber", block, false); err != nil {
+		return nil, err
 	}
-	var result hexutil.Bytes
-	call := map[string]hexutil.Bytes{"data": input} // no `to`: the input runs as init code
-	if err := c.client.CallContext(bounded, &result, "eth_call", call, hexutil.Uint64(at)); err != nil {
-		return nil, 0, c.failure(ctx, bounded, err)
+	if found == nil || found.Number == nil || found.Timestamp == nil {
+		return nil, errNoBlock
 	}
-	return result, at, nil
+	return found, nil
 }
 
 var errBusy = errors.New("no free place")
@@ -90,8 +147,13 @@ func (c *chain) failure(ctx, bounded context.Context, err error) error {
 	case bounded.Err() != nil:
 		return fault.Errorf(fault.Unavailable, "chain %s is unavailable: no answer within %s", c.id, c.timeout)
 	default:
-		return fault.Errorf(fault.Unavailable, "chain %s is unavailable: its endpoint %s", c.id, describe(err))
+		return c.unusable(describe(err))
 	}
+}
+
+// unusable is a failure for what the endpoint did.
+func (c *chain) unusable(did string) error {
+	return fault.Errorf(fault.Unavailable, "chain %s is unavailable: its endpoint %s", c.id, did)
 }
 
 // describe says in our own words what an endpoint did.

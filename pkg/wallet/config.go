@@ -19,8 +19,13 @@ type Config struct {
 	// Chains has one JSON-RPC endpoint per chain; without any, every
 	// verification is unavailable.
 	Chains Endpoints `env:"CHAINS"`
-	// Timeout bounds one verification: its calls and the wait for a free place.
+	// Timeout bounds one verification: its calls and the wait for a free place. It
+	// also bounds what one publish waits for chains in all.
 	Timeout time.Duration `env:"CHAIN_TIMEOUT" envDefault:"5s"`
+	// MaxBlockAge is how much older than the newest block the block of a contract
+	// wallet's signature may be when an identity update is published (IDENT-062); 0
+	// takes any block and asks no chain for blocks.
+	MaxBlockAge time.Duration `env:"SCW_MAX_BLOCK_AGE" envDefault:"1800s"`
 	// MaxCalls bounds the calls in flight to one chain.
 	MaxCalls int `env:"CHAIN_MAX_CALLS" envDefault:"32"`
 	// CacheEntries bounds the remembered verdicts, about 200 bytes each.
@@ -30,6 +35,7 @@ type Config struct {
 // The ranges of the settings.
 const (
 	maxTimeout      = time.Minute
+	maxBlockAge     = 365 * 24 * time.Hour
 	maxCalls        = 10_000
 	maxCacheEntries = 10_000_000
 )
@@ -48,6 +54,9 @@ func (c Config) Validate() error {
 	}
 	if c.Timeout <= 0 || c.Timeout > maxTimeout {
 		errs = append(errs, fmt.Errorf("XMTP_CHAIN_TIMEOUT is %s, expected more than 0 and at most %s", c.Timeout, maxTimeout))
+	}
+	if c.MaxBlockAge < 0 || c.MaxBlockAge > maxBlockAge || c.MaxBlockAge%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("XMTP_SCW_MAX_BLOCK_AGE is %s, expected whole seconds, 0 (any block) to %s", c.MaxBlockAge, maxBlockAge))
 	}
 	if c.MaxCalls < 1 || c.MaxCalls > maxCalls {
 		errs = append(errs, fmt.Errorf("XMTP_CHAIN_MAX_CALLS is %d, expected 1 to %d", c.MaxCalls, maxCalls))

@@ -29,6 +29,7 @@ func TestConfigFromTheEnvironment(t *testing.T) {
 			"eip155:1":    "http://user:password@localhost:8545",
 		},
 		Timeout:      5 * time.Second,
+		MaxBlockAge:  1800 * time.Second,
 		MaxCalls:     32,
 		CacheEntries: 10_000,
 	}, cfg)
@@ -86,6 +87,11 @@ func TestRangesOfTheSettings(t *testing.T) {
 		"calls too many":     {func(c *Config) { c.MaxCalls = maxCalls + 1 }, "XMTP_CHAIN_MAX_CALLS"},
 		"cache too small":    {func(c *Config) { c.CacheEntries = 0 }, "XMTP_CHAIN_CACHE_ENTRIES is 0, expected"},
 		"cache too large":    {func(c *Config) { c.CacheEntries = maxCacheEntries + 1 }, "XMTP_CHAIN_CACHE_ENTRIES"},
+		"any block":          {func(c *Config) { c.MaxBlockAge = 0 }, ""},
+		"oldest block":       {func(c *Config) { c.MaxBlockAge = maxBlockAge }, ""},
+		"age below 0":        {func(c *Config) { c.MaxBlockAge = -time.Second }, "XMTP_SCW_MAX_BLOCK_AGE is -1s, expected"},
+		"age too large":      {func(c *Config) { c.MaxBlockAge = maxBlockAge + time.Second }, "XMTP_SCW_MAX_BLOCK_AGE"},
+		"half seconds":       {func(c *Config) { c.MaxBlockAge = 1500 * time.Millisecond }, "XMTP_SCW_MAX_BLOCK_AGE"},
 		"bad chain":          {func(c *Config) { c.Chains = Endpoints{"eip155:01": "http://secret"} }, "XMTP_CHAINS: the chain is not eip155:"},
 		"bad endpoint":       {func(c *Config) { c.Chains = Endpoints{"eip155:1": "secret"} }, "XMTP_CHAINS: the endpoint of eip155:1 is not a URL"},
 	} {

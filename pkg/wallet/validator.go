@@ -13,11 +13,12 @@ const validatorCode = "6071380360716000396000513b603857604051601b5760026068565b6
 	"6000513b156065575b6020600060805160605160a0016000515afa1560655760203d10606557600051631626ba7e60e01b14" +
 	"6068565b60005b60005360016000f3"
 
-// What the validator answers, as its single byte; every other answer means
-// invalid.
+// What the validator answers, as its single byte. It gives no other answer, and the
+// last only for a signature that is not wrapped.
 const (
-	answerValid  = 0x01
-	answerNoCode = 0x02
+	answerInvalid = 0x00
+	answerValid   = 0x01
+	answerNoCode  = 0x02
 )
 
 const (

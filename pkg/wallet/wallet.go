@@ -6,7 +6,10 @@
 // A verdict and the failure to get one are different results that cannot be
 // mistaken for each other (invariant I10): a verdict comes without an error, and
 // whatever goes wrong between here and the chain is an error of kind
-// fault.Unavailable. Neither errors nor anything else here repeat an endpoint,
+// fault.Unavailable. A verdict is the one byte that the validator program returns:
+// 01 valid, 00 invalid, and, for a signature that is not wrapped, 02, after which the
+// signature is checked here as that of a plain key. Any other answer, none and a
+// revert among them, cannot be the program's and is a failure of the provider. Neither errors nor anything else here repeat an endpoint,
 // an account or a signature.
 package wallet
 
@@ -14,6 +17,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -59,10 +63,11 @@ type Verifier struct {
 	// before the first verification.
 	OnResult func(result string)
 
-	chains    map[string]*chain
-	ids       []string
-	cache     *cache
-	transport *http.Transport
+	chains      map[string]*chain
+	ids         []string
+	cache       *cache
+	transport   *http.Transport
+	maxBlockAge time.Duration
 }
 
 // New returns a verifier. It opens no connection, so an endpoint that is down
@@ -77,10 +82,11 @@ func New(cfg Config) (*Verifier, error) {
 		return nil, err
 	}
 	v := &Verifier{
-		chains:    make(map[string]*chain, len(cfg.Chains)),
-		ids:       cfg.Chains.IDs(),
-		cache:     verdicts,
-		transport: http.DefaultTransport.(*http.Transport).Clone(),
+		chains:      make(map[string]*chain, len(cfg.Chains)),
+		ids:         cfg.Chains.IDs(),
+		cache:       verdicts,
+		transport:   http.DefaultTransport.(*http.Transport).Clone(),
+		maxBlockAge: cfg.MaxBlockAge,
 	}
 	v.transport.MaxIdleConns = 0 // only the bound per host
 	v.transport.MaxIdleConnsPerHost = cfg.MaxCalls
@@ -114,7 +120,7 @@ func (v *Verifier) report(verdict Verdict, err error) {
 	switch {
 	case v.OnResult == nil:
 	case err != nil:
-		if fault.KindOf(err) == fault.Unavailable {
+		if failure := fault.Of(err); failure.Kind == fault.Unavailable && !failure.ByCaller {
 			v.OnResult(ResultError)
 		}
 	case verdict.Valid:
@@ -122,6 +128,34 @@ func (v *Verifier) report(verdict Verdict, err error) {
 	default:
 		v.OnResult(ResultInvalid)
 	}
+}
+
+// VerifyAdmitted is VerifyAt for a signature of an update that is to be stored: its
+// block has to be recent as well (IDENT-062), or anybody who once was an owner of a
+// contract could sign at a block of that time. A block that is not is of kind Invalid.
+func (v *Verifier) VerifyAdmitted(ctx context.Context, accountID string, block uint64, hash [32]byte, signature []byte) (bool, error) {
+	if v.maxBlockAge > 0 {
+		if err := v.checkAge(ctx, accountID, block); err != nil {
+			return false, err
+		}
+	}
+	return v.VerifyAt(ctx, accountID, block, hash, signature)
+}
+
+func (v *Verifier) checkAge(ctx context.Context, accountID string, block uint64) error {
+	account, err := caip.ParseAccount(accountID)
+	if err != nil {
+		return err
+	}
+	c, configured := v.chains[account.ChainID]
+	if !configured {
+		return nil // VerifyAt says so
+	}
+	err = c.checkAge(ctx, block, v.maxBlockAge)
+	if err != nil {
+		v.report(Verdict{}, err)
+	}
+	return err
 }
 
 // VerifyAt is Verify for callers that always name the block, as the signatures
@@ -155,9 +189,17 @@ func (v *Verifier) verify(ctx context.Context, account caip.Account, request Req
 		if err != nil {
 			return Verdict{}, err
 		}
-		valid := isByte(answer, answerValid) ||
-			deploy == nil && isByte(answer, answerNoCode) && signedByKey(signer, request.Hash, inner)
-		return Verdict{Valid: valid, BlockNumber: at, AtBlock: true}, nil
+		verdict := Verdict{BlockNumber: at, AtBlock: true}
+		switch {
+		case isByte(answer, answerValid):
+			verdict.Valid = true
+		case isByte(answer, answerInvalid):
+		case isByte(answer, answerNoCode) && deploy == nil:
+			verdict.Valid = signedByKey(signer, request.Hash, inner)
+		default: // as from a node without the state of the block
+			return Verdict{}, c.unusable("gave an answer that the validator never gives")
+		}
+		return verdict, nil
 	}
 	if request.BlockNumber == nil {
 		return ask()
@@ -176,9 +218,9 @@ func (v *Verifier) verify(ctx context.Context, account caip.Account, request Req
 // noVerifier does not repeat the chain, which is the caller's text.
 func (v *Verifier) noVerifier() error {
 	if len(v.ids) == 0 {
-		return fault.Errorf(fault.Unavailable, "the account is on a chain without a verifier, and none is configured")
+		return fault.Errorf(fault.Unavailable, "the account is on a chain without a verifier, and none is configured").OfCaller()
 	}
-	return fault.Errorf(fault.Unavailable, "the account is on a chain without a verifier, expected one of %s", strings.Join(v.ids, ", "))
+	return fault.Errorf(fault.Unavailable, "the account is on a chain without a verifier, expected one of %s", strings.Join(v.ids, ", ")).OfCaller()
 }
 
 func isByte(answer []byte, value byte) bool { return len(answer) == 1 && answer[0] == value }

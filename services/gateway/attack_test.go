@@ -194,17 +194,17 @@ func TestAnswersThatNobodyTakesAreBounded(t *testing.T) {
 
 // Clients that take their answers have as many of them as they like.
 func TestManyLongAnswersThatAreTakenAllCome(t *testing.T) {
-	const page = 4 << 20
+	const page = 2 << 20
 	role, _ := pageRole(t, make([]byte, page))
 	f := startGateway(t, role, map[string]string{
-		"XMTP_MAX_RESPONSE_BYTES": fmt.Sprint(page), "XMTP_GATEWAY_ANSWER_BUDGET_BYTES": fmt.Sprint(4 * page),
+		"XMTP_MAX_RESPONSE_BYTES": fmt.Sprint(page), "XMTP_GATEWAY_ANSWER_BUDGET_BYTES": fmt.Sprint(4 * page), "XMTP_GATEWAY_HOLD": "1m",
 	})
 	var running sync.WaitGroup
 	for range 4 {
 		conn, err := rpc.Dial(f.address, rpc.DialDeps{MaxResponseBytes: page})
 		require.NoError(t, err)
 		defer conn.Close()
-		for range 20 {
+		for range 6 {
 			running.Go(func() {
 				var frame rpc.Frame
 				err := conn.Invoke(t.Context(), backendv1.QueryService_Query_FullMethodName, &rpc.Frame{}, &frame, grpc.WaitForReady(true))

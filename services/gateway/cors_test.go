@@ -104,7 +104,7 @@ func TestAPersonCanCallWithCurl(t *testing.T) {
 func TestTheValuesOfAJSONMessageAreBounded(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")
-	f := startGateway(t, role, nil)
+	f := startGateway(t, role, map[string]string{"XMTP_GATEWAY_BODY_BUDGET_BYTES": "402653184"}) // a share of one has room for so many
 	const limit = 1 << 20
 	query := func(last string) *http.Response {
 		return post(t, f, "application/json", "/xmtp.backend.v1.QueryService/Query", []byte(`{"queries":[`+strings.Repeat("{},", limit/2-1)+last+`]}`))

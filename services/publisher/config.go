@@ -54,7 +54,7 @@ type GroupConfig struct {
 	// MaxWaiting is how many requests may wait for a transaction.
 	MaxWaiting int `env:"PUBLISH_MAX_WAITING" envDefault:"10000"`
 	// MemoryBytes bounds the memory that requests in work are reckoned to take, beside
-	// 256 MiB for the histories of inboxes.
+	// 256 MiB for what is decoded and for the histories of inboxes.
 	MemoryBytes int64 `env:"PUBLISH_MEMORY_BYTES" envDefault:"1073741824"`
 }
 

@@ -70,9 +70,12 @@ func (p *Publisher) reserve(ctx context.Context, bytes int64, deadline time.Time
 
 // run parses, validates and commits a request.
 func (p *Publisher) run(ctx context.Context, wire []byte, deadline time.Time) (*request.Request, error) {
-	r, failed, err := request.Parse(wire, p.cfg.Limits)
+	r, failed, err := request.Parse(ctx, wire, p.cfg.Limits, p.budgets.Decoding)
 	if err != nil {
 		return nil, err
+	}
+	if r.Identity { // chains have their own time, beside that of a publish
+		deadline = deadline.Add(p.cfg.Wallet.Timeout)
 	}
 	if r.NeedsValidation() { // which may wait, beside the commit, which knows its deadline
 		var cancel context.CancelFunc

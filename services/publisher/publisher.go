@@ -42,6 +42,7 @@ type Publisher struct {
 	store     *store.Publisher
 	wallet    *wallet.Verifier
 	sender    *notice.Sender
+	budgets   validate.Budgets
 	validator *validate.Validator
 	committer *groupcommit.Committer[*request.Request]
 	memory    *semaphore.Weighted
@@ -76,7 +77,13 @@ func New(cfg Config, deps Deps) (*Publisher, error) {
 		return nil, err
 	}
 	p.store.Pool().Measure(deps.Metrics)
-	p.validator = validate.New(p.store, contracts{verifier}, deps.Clock, cfg.Limits)
+	p.budgets = validate.NewBudgets(cfg.Limits)
+	deps.Metrics.ObserveBudget("decoding", p.budgets.Decoding)
+	deps.Metrics.ObserveBudget("histories", p.budgets.Histories)
+	p.validator = validate.New(validate.Deps{
+		Histories: p.store, Contracts: contracts{verifier}, Clock: deps.Clock, Limits: cfg.Limits,
+		ChainTimeout: cfg.Wallet.Timeout, Budgets: p.budgets,
+	})
 	p.committer = groupcommit.New(groupcommit.Config{
 		MaxInFlight:   cfg.Group.MaxInFlight,
 		FillRows:      cfg.Group.FillRows,
@@ -141,5 +148,5 @@ func (p *Publisher) Run(ctx context.Context) error {
 type contracts struct{ *wallet.Verifier }
 
 func (c contracts) VerifyContract(ctx context.Context, s association.ContractSignature) (bool, error) {
-	return c.VerifyAt(ctx, s.AccountID, s.BlockNumber, s.Hash, s.Signature)
+	return c.VerifyAdmitted(ctx, s.AccountID, s.BlockNumber, s.Hash, s.Signature)
 }

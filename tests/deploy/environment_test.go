@@ -97,10 +97,13 @@ func TestALimitIsTheSameInEveryRole(t *testing.T) {
 var budgets = map[string]struct {
 	variables []string
 	beside    int64
+	each      map[string]int64 // bytes of one of what a variable counts
 }{
-	"publisher": {[]string{"XMTP_PUBLISH_MEMORY_BYTES"}, 512 << 20},
-	"streamer":  {[]string{"XMTP_STREAM_NOTICE_BYTES", "XMTP_STREAM_BUDGET_BYTES"}, 256 << 20},
-	"gateway":   {[]string{"XMTP_GATEWAY_BODY_BUDGET_BYTES"}, 256 << 20},
+	"publisher": {[]string{"XMTP_PUBLISH_MEMORY_BYTES"}, 512 << 20, nil},
+	"streamer":  {[]string{"XMTP_STREAM_NOTICE_BYTES", "XMTP_STREAM_BUDGET_BYTES"}, 256 << 20, nil},
+	"gateway": {[]string{"XMTP_GATEWAY_BODY_BUDGET_BYTES", "XMTP_GATEWAY_ANSWER_BUDGET_BYTES"}, 64 << 20, map[string]int64{
+		"XMTP_GATEWAY_MAX_CONNECTIONS": 32_000, "XMTP_GATEWAY_MAX_STREAMS": 30_000, "XMTP_GATEWAY_MAX_CALLS": 280 << 10,
+	}},
 }
 
 func TestTheMemoryLimitHoldsTheBudgets(t *testing.T) {
@@ -108,14 +111,20 @@ func TestTheMemoryLimitHoldsTheBudgets(t *testing.T) {
 		for role, budget := range budgets {
 			deployment := m.Deployments[name(role)]
 			needed := budget.beside
-			for _, variable := range budget.variables {
+			number := func(variable string) int64 {
 				value, given := plain(deployment)[variable]
 				if !given {
 					value = defaultOf(t, role, variable)
 				}
-				size, err := strconv.ParseInt(value, 10, 64)
+				read, err := strconv.ParseInt(value, 10, 64)
 				require.NoError(t, err)
-				needed += size
+				return read
+			}
+			for _, variable := range budget.variables {
+				needed += number(variable)
+			}
+			for variable, bytes := range budget.each {
+				needed += number(variable) * bytes
 			}
 			container := deployment.Spec.Template.Spec.Containers[0]
 			limit := container.Resources.Limits.Memory().Value()

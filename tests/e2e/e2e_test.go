@@ -30,10 +30,15 @@ var recordedAt = time.Date(2026, 11, 29, 16, 0, 0, 0, time.UTC)
 // the recording and whose chains give the recorded verdicts.
 func start(t *testing.T) (*stack.Stack, *grpc.ClientConn) {
 	t.Helper()
-	chains := chainstub.Start(t)
+	return startWith(t, chainstub.Start(t).Environment())
+}
+
+// startWith brings up a stack with other chains.
+func startWith(t *testing.T, chains string) (*stack.Stack, *grpc.ClientConn) {
+	t.Helper()
 	s, err := stack.Start(t.Context(), stack.Options{
 		Dir:         tempDir(t),
-		Environment: map[string]string{"XMTP_CHAINS": chains.Environment()},
+		Environment: map[string]string{"XMTP_CHAINS": chains},
 		Settings:    map[string]string{"fsync": "off"},
 		Clock:       func() time.Time { return recordedAt },
 	})

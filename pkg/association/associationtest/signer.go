@@ -1,5 +1,5 @@
 // Package associationtest makes signed identity updates from seeds: by wallets,
-// contract wallets, legacy keys, installations and passkeys. The same seed
+// contract wallets, installations and passkeys. The same seed
 // always gives the same keys and signatures. It is for tests, the command-line
 // client and the load generator; its keys protect nothing.
 package associationtest
@@ -16,13 +16,12 @@ import (
 	"encoding/json"
 	"strconv"
 
+	"filippo.io/edwards25519"
 	"github.com/decred/dcrd/dcrec/secp256k1/v4"
 	secpecdsa "github.com/decred/dcrd/dcrec/secp256k1/v4/ecdsa"
-	"golang.org/x/crypto/sha3"
-	"google.golang.org/protobuf/proto"
-
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/message_contents"
+	"golang.org/x/crypto/sha3"
 )
 
 // A Signer can be a member of an inbox and sign its updates.
@@ -152,51 +151,17 @@ func (w *ContractWallet) Sign(text string) *associations.Signature {
 	}}
 }
 
-// LegacyKey is an XMTP v2 identity key that a wallet delegated to. As a member
-// it is the wallet.
-type LegacyKey struct {
-	*Wallet
-	Key *secp256k1.PrivateKey
-	// Delegated is the public key with the wallet's signature.
-	Delegated *message_contents.SignedPublicKey
-}
-
-// NewLegacyKey returns the legacy key of a seed, delegated by the wallet.
-func NewLegacyKey(wallet *Wallet, seed string) *LegacyKey {
-	key := secp256k1.PrivKeyFromBytes(secret("legacy", seed))
-	keyBytes := marshal(&message_contents.UnsignedPublicKey{
-		CreatedNs: 1,
-		Union: &message_contents.UnsignedPublicKey_Secp256K1Uncompressed_{
-			Secp256K1Uncompressed: &message_contents.UnsignedPublicKey_Secp256K1Uncompressed{
-				Bytes: key.PubKey().SerializeUncompressed(),
-			},
-		},
-	})
-	return &LegacyKey{Wallet: wallet, Key: key, Delegated: Delegate(wallet, keyBytes)}
-}
-
-// Delegate has the wallet sign the encoding of a legacy key.
-func Delegate(wallet *Wallet, keyBytes []byte) *message_contents.SignedPublicKey {
-	rsv := wallet.SignHash(PersonalHash("XMTP : Create Identity\n" + hex.EncodeToString(keyBytes) +
-		"\n\nFor more info: https://xmtp.org/signatures/"))
-	return &message_contents.SignedPublicKey{
-		KeyBytes: keyBytes,
-		Signature: &message_contents.Signature{Union: &message_contents.Signature_WalletEcdsaCompact{
-			WalletEcdsaCompact: &message_contents.Signature_WalletECDSACompact{
-				Bytes:    rsv[:64],
-				Recovery: uint32(rsv[64] - 27),
-			},
-		}},
-	}
-}
+// Legacy signs as a key of XMTP v2 did for its wallet, in the kind that is retired:
+// only what is stored may have it. Its bytes stand for a signature and are none.
+type Legacy struct{ Signer }
 
 // Sign makes a legacy delegated signature.
-func (k *LegacyKey) Sign(text string) *associations.Signature {
-	signer := Wallet{Key: k.Key}
+func (Legacy) Sign(text string) *associations.Signature {
+	stand := sha512.Sum512([]byte(text))
 	return &associations.Signature{Signature: &associations.Signature_DelegatedErc_191{
 		DelegatedErc_191: &associations.LegacyDelegatedSignature{
-			DelegatedKey: k.Delegated,
-			Signature:    &associations.RecoverableEcdsaSignature{Bytes: signer.SignHash(PersonalHash(text))},
+			DelegatedKey: &message_contents.SignedPublicKey{KeyBytes: stand[:33]},
+			Signature:    &associations.RecoverableEcdsaSignature{Bytes: append(stand[:], 0)},
 		},
 	}}
 }
@@ -232,6 +197,26 @@ func (i *Installation) Sign(text string) *associations.Signature {
 	digest := sha512.Sum512([]byte(text))
 	signature, err := i.Key.Sign(nil, digest[:], &ed25519.Options{Hash: crypto.SHA512, Context: "IDENTITY UPDATE SIGNATURE"})
 	return i.Wrap(must(signature, err))
+}
+
+// SignAgain makes another signature of the same text, which is as good: an
+// installation can make as many as it likes.
+func (i *Installation) SignAgain(text string) *associations.Signature {
+	const context = "IDENTITY UPDATE SIGNATURE"
+	digest, expanded := sha512.Sum512([]byte(text)), sha512.Sum512(i.Key.Seed())
+	key := must(edwards25519.NewScalar().SetBytesWithClamping(expanded[:32]))
+	nonce := sha512.Sum512(append([]byte("associationtest again"), text...))
+	r := must(edwards25519.NewScalar().SetUniformBytes(nonce[:]))
+	signature := new(edwards25519.Point).ScalarBaseMult(r).Bytes()
+	// RFC 8032, 5.1: Ed25519ph with a context.
+	hash := sha512.New()
+	for _, part := range [][]byte{
+		[]byte("SigEd25519 no Ed25519 collisions"), {1, byte(len(context))}, []byte(context), signature, i.PublicKey(), digest[:],
+	} {
+		_, _ = hash.Write(part)
+	}
+	k := must(edwards25519.NewScalar().SetUniformBytes(hash.Sum(nil)))
+	return i.Wrap(append(signature, edwards25519.NewScalar().MultiplyAdd(k, key, r).Bytes()...))
 }
 
 // Wrap returns the bytes as a signature by this installation.
@@ -310,10 +295,6 @@ func (p *PasskeyHolder) Assert(clientData []byte) *associations.Signature {
 			ClientDataJson:    clientData,
 		},
 	}}
-}
-
-func marshal(m proto.Message) []byte {
-	return must(proto.MarshalOptions{Deterministic: true}.Marshal(m))
 }
 
 // must is for what cannot fail, given keys that come from this package.

@@ -35,7 +35,6 @@ func TestEverySignerSignsTheSameTwice(t *testing.T) {
 	for name, signer := range map[string]associationtest.Signer{
 		"wallet":       wallet,
 		"contract":     associationtest.NewContractWallet("seed", "eip155:1", 1),
-		"legacy key":   associationtest.NewLegacyKey(wallet, "seed"),
 		"installation": associationtest.NewInstallation("seed"),
 		"passkey":      associationtest.NewPasskey("seed"),
 		"compressed":   associationtest.NewPasskey("seed").Compressed(),

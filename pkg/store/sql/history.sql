@@ -1,6 +1,5 @@
--- The whole log of an inbox in one statement, so that its last row is its
--- version (API-051). The length of a payload is known without reading it.
-SELECT sequence_id, message_hash, octet_length(payload), CASE WHEN $2::boolean THEN payload END
+-- A part of the log of an inbox with its payloads.
+SELECT sequence_id, message_hash, octet_length(payload), payload
 FROM envelopes
-WHERE topic = $1
+WHERE topic = $1 AND sequence_id > $2 AND sequence_id <= $3
 ORDER BY sequence_id

@@ -36,11 +36,11 @@ type Answer struct {
 var nothing [2048]byte
 
 // Owe takes room for a message of so many bytes. When it has to wait, it does so
-// until the context ends that patience returns.
-func (c *Caller) Owe(patience func() context.Context, bytes int) (*Answer, error) {
+// until the context ends that patience makes of ctx.
+func (c *Caller) Owe(ctx context.Context, patience func(context.Context) context.Context, bytes int) (*Answer, error) {
 	size := int64(bytes)
 	if !c.Answers.TryTake(size) {
-		if err := c.Answers.Take(patience(), size); err != nil {
+		if err := c.Answers.Take(patience(ctx), size); err != nil {
 			return nil, c.refusal(err, size)
 		}
 	}
@@ -78,7 +78,8 @@ func (a *Answer) Attach(message *rpc.Frame) {
 	for _, part := range message.Data {
 		parts = append(parts, mem.NewBuffer(&a.tick, a), part)
 	}
-	message.Data = append(parts, mem.NewBuffer(&a.end, a))
+	parts = append(parts, mem.NewBuffer(&a.end, a))
+	message.Data = parts
 }
 
 // Drop gives the room back, once.

@@ -20,14 +20,11 @@ func budgets() Budgets {
 
 func ended() { panic("the connection was closed") }
 
-func now() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}
+// unused is the patience of who must not need any.
+func unused(context.Context) context.Context { panic("there was no room") }
 
-func expired() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 0)
+func expired(ctx context.Context) context.Context {
+	ctx, cancel := context.WithTimeout(ctx, 0)
 	defer cancel()
 	return ctx
 }
@@ -65,7 +62,7 @@ func TestAnAnswerIsOwedUntilTheTransportIsThroughWithIt(t *testing.T) {
 			b := budgets()
 			c := b.New(&Address{}, ended)
 			f := message(8)
-			room, err := c.Owe(now, f.Data.Len())
+			room, err := c.Owe(context.Background(), unused, f.Data.Len())
 			require.NoError(t, err)
 			room.Attach(f)
 			require.Equal(t, 8*16<<10, f.Data.Len(), "the bytes are the same")
@@ -80,26 +77,26 @@ func TestAnAnswerIsOwedUntilTheTransportIsThroughWithIt(t *testing.T) {
 func TestAnswersBeyondTheShareAndTheBudgetAreRefused(t *testing.T) {
 	b := budgets()
 	c := b.New(&Address{}, ended)
-	_, err := c.Owe(now, 2<<20) // the share
+	_, err := c.Owe(context.Background(), unused, 2<<20) // the share
 	require.NoError(t, err)
-	_, err = c.Owe(expired, 100<<10)
+	_, err = c.Owe(context.Background(), expired, 100<<10)
 	require.Equal(t, fault.Exhausted, fault.KindOf(err), "its own earlier answer is in the way")
 	for range 2 {
-		_, err = b.New(&Address{}, ended).Owe(now, 2<<20)
+		_, err = b.New(&Address{}, ended).Owe(context.Background(), unused, 2<<20)
 		require.NoError(t, err)
 	}
-	_, err = b.New(&Address{}, ended).Owe(expired, 2<<20)
+	_, err = b.New(&Address{}, ended).Owe(context.Background(), expired, 2<<20)
 	require.Equal(t, fault.Unavailable, fault.KindOf(err), "those of others are")
-	_, err = b.New(&Address{}, ended).Owe(now, 16<<10)
+	_, err = b.New(&Address{}, ended).Owe(context.Background(), unused, 16<<10)
 	require.NoError(t, err, "a short one has room")
 	// What is refused holds nothing, and an end gives back everything.
 	c.Close()
-	room, err := b.New(&Address{}, ended).Owe(now, 2<<20)
+	room, err := b.New(&Address{}, ended).Owe(context.Background(), unused, 2<<20)
 	require.NoError(t, err)
 	room.Drop()
 	room.Drop()
 	require.EqualValues(t, 4<<20+16<<10, b.Answers.Used())
-	room, err = c.Owe(now, 1) // of a call that was on its way at the end
+	room, err = c.Owe(context.Background(), unused, 1) // of a call that was on its way at the end
 	require.NoError(t, err)
 	room.Drop()
 	require.EqualValues(t, 4<<20+16<<10, b.Answers.Used())
@@ -109,7 +106,7 @@ func TestWhoTakesNothingStalls(t *testing.T) {
 	const patience = time.Minute
 	owing := func(c *Caller) *rpc.Frame {
 		f := message(4)
-		room, err := c.Owe(now, f.Data.Len())
+		room, err := c.Owe(context.Background(), unused, f.Data.Len())
 		require.NoError(t, err)
 		room.Attach(f)
 		return f
@@ -122,7 +119,7 @@ func TestWhoTakesNothingStalls(t *testing.T) {
 		first := owing(c)
 		time.Sleep(patience)
 		require.False(t, stalls(), "at the limit")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		require.True(t, stalls(), "one past it")
 		c.Wrote(leastProgress - 1)
 		require.True(t, stalls(), "that was no part of an answer")

@@ -57,7 +57,7 @@ func (h *hold) room(ctx context.Context, client *caller.Caller, request *rpc.Fra
 
 // owe reserves room for an answer.
 func (h *hold) owe(ctx context.Context, client *caller.Caller, bytes int) (*caller.Answer, error) {
-	return client.Owe(func() context.Context { return h.patience(ctx) }, bytes)
+	return client.Owe(ctx, h.patience, bytes)
 }
 
 // ready waits until an instance is ready.

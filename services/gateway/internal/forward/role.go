@@ -30,10 +30,10 @@ type Config struct {
 	// Hold is how long a call waits for a ready instance, repeats included.
 	Hold time.Duration `env:"GATEWAY_HOLD" envDefault:"10s"`
 	// BodyBudgetBytes bounds the request bodies that arrive or are held.
-	BodyBudgetBytes int64 `env:"GATEWAY_BODY_BUDGET_BYTES" envDefault:"402653184"`
+	BodyBudgetBytes int64 `env:"GATEWAY_BODY_BUDGET_BYTES" envDefault:"268435456"`
 	// AnswerBudgetBytes bounds the answers on their way to clients, until they have
 	// taken them.
-	AnswerBudgetBytes int64 `env:"GATEWAY_ANSWER_BUDGET_BYTES" envDefault:"402653184"`
+	AnswerBudgetBytes int64 `env:"GATEWAY_ANSWER_BUDGET_BYTES" envDefault:"268435456"`
 }
 
 // shareOf is the part of a budget that one connection may have: one in shareOf.
@@ -213,6 +213,9 @@ func (r *Role) judge(err error, trailer metadata.MD) error {
 	case codes.Unavailable:
 		if pushback := trailer.Get(rpc.Pushback); len(pushback) == 0 || pushback[0] != rpc.PushbackNever {
 			return nil
+		}
+		if cause := trailer.Get(rpc.Cause); len(cause) > 0 && cause[0] == rpc.CauseCaller {
+			return rpc.OfCaller(err)
 		}
 	case codes.ResourceExhausted:
 		if strings.Contains(failure.Message(), "received message larger than max") {

@@ -98,7 +98,7 @@ func refusedJSON(name protoreflect.Name, err error) error {
 // client has taken it.
 func (f jsonForm) toJSON(patience context.Context, client *caller.Caller, frame *rpc.Frame) (*rpc.Frame, error) {
 	owe := func(bytes int) (*caller.Answer, error) {
-		return client.Owe(func() context.Context { return patience }, bytes) //nolint:contextcheck // it is that context
+		return client.Owe(patience, func(ctx context.Context) context.Context { return ctx }, bytes)
 	}
 	content, err := owe(contentCost(frame.Data.Len()))
 	if err != nil {

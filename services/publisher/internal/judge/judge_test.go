@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
@@ -25,7 +26,7 @@ func parse(t *testing.T, envelopes ...*backendv1.ClientEnvelope) *request.Reques
 	t.Helper()
 	encoded, err := proto.Marshal(&backendv1.PublishRequest{Envelopes: envelopes})
 	require.NoError(t, err)
-	r, failed, err := request.Parse(encoded, rules.Limits)
+	r, failed, err := request.Parse(t.Context(), encoded, rules.Limits, budget.New(64<<20, 0))
 	require.NoError(t, err)
 	require.Nil(t, failed)
 	return r

@@ -4,12 +4,14 @@ package request
 
 import (
 	"bytes"
+	"context"
 	"math"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/envelope"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
@@ -17,6 +19,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/payload"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 )
 
 // Envelope is one distinct envelope of a request.
@@ -70,19 +73,21 @@ type Request struct {
 // Parse reads an encoded PublishRequest. A failure that is about the request as
 // a whole is returned as the error. If an envelope fails, the request holds
 // those before it, and failed says which and why: it will be refused, yet an
-// earlier envelope may be the one to name.
-func Parse(wire []byte, limits limit.Config) (parsed *Request, failed *fault.Error, err error) {
-	n, err := count(wire)
+// earlier envelope may be the one to name. What is decoded on the way, one envelope at
+// a time, is charged to the budget.
+func Parse(ctx context.Context, encoded []byte, limits limit.Config, decoding *budget.Budget) (parsed *Request, failed *fault.Error, err error) {
+	n, err := count(encoded)
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &Request{Envelopes: make([]Envelope, 0, min(n, maxPrepared)), Wire: len(wire)}
-	p := parser{Request: r, limits: limits, seen: newIndex(n)}
-	_ = walk(wire, func(one []byte) bool { // it was walked to its end above
-		failed = p.add(one)
-		p.index++
-		return failed == nil
-	})
+	r := &Request{Envelopes: make([]Envelope, 0, min(n, maxPrepared)), Wire: len(encoded)}
+	p := parser{Request: r, limits: limits, decoding: decoding.Holder(), seen: newIndex(n)}
+	for m := wire.Read(encoded); failed == nil && m.Next(); { // it was read to its end above
+		if m.IsBytes(envelopesField) {
+			failed = p.add(ctx, m.Bytes())
+			p.index++
+		}
+	}
 	r.collectTopics()
 	if failed != nil {
 		return r, failed, nil
@@ -97,9 +102,10 @@ const maxPrepared = 1024
 // parser takes the envelopes of a request one by one.
 type parser struct {
 	*Request
-	limits  limit.Config
-	seen    index
-	inboxes map[topic.Topic]struct{}
+	limits   limit.Config
+	decoding *budget.Holder
+	seen     index
+	inboxes  map[topic.Topic]struct{}
 	// index is the place of the next envelope.
 	index int
 	// encoded is the canonical length of the request so far.
@@ -107,8 +113,8 @@ type parser struct {
 }
 
 // add takes the next envelope in, or says why the request cannot be stored.
-func (p *parser) add(one []byte) *fault.Error {
-	parsed, err := payload.Parse(one, int(p.limits.MaxEnvelopeBytes))
+func (p *parser) add(ctx context.Context, one []byte) *fault.Error {
+	parsed, err := payload.ParseWithin(ctx, one, int(p.limits.MaxEnvelopeBytes), p.decoding)
 	if err != nil {
 		return fault.Of(err).At(p.index)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xmtp-selfhosted/backend/pkg/budget"
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/testkit"
@@ -21,7 +22,7 @@ func TestEnvelopesThatAreNoneTakeNoMemory(t *testing.T) {
 	wire := bytes.Repeat([]byte{0x0a, 0x00}, int(limits.MaxRequestBytes)/2) // empty envelopes
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, failed, err := request.Parse(wire, limits)
+	_, failed, err := request.Parse(t.Context(), wire, limits, budget.New(64<<20, 0))
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	require.Equal(t, fault.MalformedPayload, failed.Reason)
@@ -37,7 +38,7 @@ func TestCopiesCountInTheResponse(t *testing.T) {
 	wire, err := proto.Marshal(&backendv1.PublishRequest{Envelopes: []*backendv1.ClientEnvelope{a, b, a, a}})
 	require.NoError(t, err)
 	least := func(limits limit.Config) error {
-		_, failed, err := request.Parse(wire, limits)
+		_, failed, err := request.Parse(t.Context(), wire, limits, budget.New(64<<20, 0))
 		require.Nil(t, failed)
 		return err
 	}
@@ -61,7 +62,7 @@ func TestPlacesAreKept(t *testing.T) {
 	a, b, c := kit.GroupMessage(group, 1), kit.GroupMessage(group, 1), kit.GroupMessage(group, 1)
 	wire, err := proto.Marshal(&backendv1.PublishRequest{Envelopes: []*backendv1.ClientEnvelope{a, b, a, c, b}})
 	require.NoError(t, err)
-	r, failed, err := request.Parse(wire, limit.Default())
+	r, failed, err := request.Parse(t.Context(), wire, limit.Default(), budget.New(64<<20, 0))
 	require.NoError(t, err)
 	require.Nil(t, failed)
 	require.Equal(t, 5, r.Count())
@@ -86,7 +87,7 @@ func TestALastingPayloadKeepsNoLongRequest(t *testing.T) {
 	} {
 		wire, err := proto.Marshal(&backendv1.PublishRequest{Envelopes: c.envelopes})
 		require.NoError(t, err)
-		r, failed, err := request.Parse(wire, limit.Default())
+		r, failed, err := request.Parse(t.Context(), wire, limit.Default(), budget.New(64<<20, 0))
 		require.NoError(t, err)
 		require.Nil(t, failed)
 		for i := range r.Envelopes {

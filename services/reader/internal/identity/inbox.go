@@ -9,8 +9,8 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/association"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
-	"github.com/xmtp-selfhosted/backend/services/reader/internal/wire"
 )
 
 // Field numbers of the messages. Request and response share the first two.

@@ -10,8 +10,8 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/wallet"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
-	"github.com/xmtp-selfhosted/backend/services/reader/internal/wire"
 )
 
 // requestSignatures is the field of the request.

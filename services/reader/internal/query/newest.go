@@ -9,7 +9,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/rpc"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
-	"github.com/xmtp-selfhosted/backend/services/reader/internal/wire"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 )
 
 // Field numbers of the messages.

@@ -6,6 +6,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
 )
 
@@ -38,136 +39,105 @@ type request struct {
 	nonce  uint64
 }
 
-var errMalformed = fault.Invalidf(fault.NoReason, "the request is not a valid protobuf message of its type")
-
-// fields calls visit for each field: bytes for a length-delimited one, number
-// for a varint. Other wire types are unknown fields and skipped.
-func fields(message []byte, visit func(number protowire.Number, bytes []byte, varint uint64, isBytes bool) error) error {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return errMalformed
-		}
-		message = message[n:]
-		var err error
-		switch kind {
-		case protowire.BytesType:
-			var value []byte
-			if value, n = protowire.ConsumeBytes(message); n >= 0 {
-				err = visit(number, value, 0, true)
-			}
-		case protowire.VarintType:
-			var value uint64
-			if value, n = protowire.ConsumeVarint(message); n >= 0 {
-				err = visit(number, nil, value, false)
-			}
-		default:
-			n = protowire.ConsumeFieldValue(number, kind, message)
-		}
-		if n < 0 {
-			return errMalformed
-		}
-		if err != nil {
-			return err
-		}
-		message = message[n:]
-	}
-	return nil
-}
-
 // decodeRequest reads a SubscribeRequest. As in every protobuf decoder the last
 // member of the oneof counts, and a repeated one is merged.
 func decodeRequest(message []byte, limits limit.Config) (request, error) {
 	var r request
-	err := fields(message, func(number protowire.Number, bytes []byte, _ uint64, isBytes bool) error {
-		if !isBytes || number < requestUpdate || number > requestPong {
-			return nil
+	m := wire.Read(message)
+	for m.Next() {
+		number := m.Number()
+		if !m.IsBytes(number) || number < requestUpdate || number > requestPong {
+			continue
 		}
 		if number != r.which {
 			r = request{which: number}
 		}
+		var err error
 		if number == requestUpdate {
-			return decodeUpdate(&r.update, bytes, limits)
+			err = decodeUpdate(&r.update, m.Bytes(), limits)
+		} else {
+			err = onlyVarint(m.Bytes(), &r.nonce)
 		}
-		return fields(bytes, func(number protowire.Number, _ []byte, varint uint64, isBytes bool) error {
-			if number == onlyField && !isBytes {
-				r.nonce = varint
-			}
-			return nil
-		})
-	})
-	return r, err
+		if err != nil {
+			return r, err
+		}
+	}
+	return r, m.Err()
 }
 
 func decodeUpdate(u *delivery.Update, message []byte, limits limit.Config) error {
-	return fields(message, func(number protowire.Number, bytes []byte, varint uint64, isBytes bool) error {
+	m := wire.Read(message)
+	for m.Next() {
 		switch {
-		case number == updateID && !isBytes:
-			u.ID = varint
-		case number == updateAdds && isBytes:
+		case m.IsVarint(updateID):
+			u.ID = m.Varint()
+		case m.IsBytes(updateAdds):
 			if len(u.Adds) == int(limits.MaxUpdateAdds) {
 				return fault.Invalidf(fault.NoReason, "the update adds more topics than expected, at most %d", limits.MaxUpdateAdds)
 			}
-			add, err := decodeQuery(bytes)
+			add, err := decodeQuery(m.Bytes())
+			if err != nil {
+				return err
+			}
 			u.Adds = append(u.Adds, add)
-			return err
-		case number == updateRemoves && isBytes:
+		case m.IsBytes(updateRemoves):
 			if len(u.Removes) == int(limits.MaxUpdateRemoves) {
 				return fault.Invalidf(fault.NoReason, "the update removes more topics than expected, at most %d", limits.MaxUpdateRemoves)
 			}
-			name, err := decodeTopic(bytes)
+			name, err := decodeTopic(m.Bytes())
+			if err != nil {
+				return err
+			}
 			u.Removes = append(u.Removes, name)
-			return err
 		}
-		return nil
-	})
+	}
+	return m.Err()
 }
 
 // decodeStatic reads a SubscribeStaticRequest.
 func decodeStatic(message []byte, limits limit.Config) (delivery.Update, error) {
 	u := delivery.Update{Answer: delivery.Started}
-	err := fields(message, func(number protowire.Number, bytes []byte, _ uint64, isBytes bool) error {
-		if number != staticTopics || !isBytes {
-			return nil
+	m := wire.Read(message)
+	for m.Next() {
+		if !m.IsBytes(staticTopics) {
+			continue
 		}
 		if len(u.Adds) == int(limits.MaxStaticTopics) {
-			return fault.Invalidf(fault.NoReason, "the request names more topics than expected, at most %d", limits.MaxStaticTopics)
+			return u, fault.Invalidf(fault.NoReason, "the request names more topics than expected, at most %d", limits.MaxStaticTopics)
 		}
-		add, err := decodeQuery(bytes)
+		add, err := decodeQuery(m.Bytes())
+		if err != nil {
+			return u, err
+		}
 		u.Adds = append(u.Adds, add)
-		return err
-	})
-	if err == nil && len(u.Adds) == 0 {
-		err = fault.Invalidf(fault.NoReason, "the request names no topic, expected 1 to %d", limits.MaxStaticTopics)
 	}
-	if err == nil {
-		err = checkUnique(&u)
+	if err := m.Err(); err != nil {
+		return u, err
 	}
-	return u, err
+	if len(u.Adds) == 0 {
+		return u, fault.Invalidf(fault.NoReason, "the request names no topic, expected 1 to %d", limits.MaxStaticTopics)
+	}
+	return u, checkUnique(&u)
 }
 
-func decodeQuery(message []byte) (delivery.Add, error) {
+func decodeQuery(message []byte) (add delivery.Add, err error) {
 	var name []byte
 	var cursor uint64
-	err := fields(message, func(number protowire.Number, bytes []byte, _ uint64, isBytes bool) error {
+	m := wire.Read(message)
+	for err == nil && m.Next() {
 		switch {
-		case !isBytes:
-		case number == queryTopic:
-			return topicBytes(bytes, &name)
-		case number == queryCursor:
-			return fields(bytes, func(number protowire.Number, _ []byte, varint uint64, isBytes bool) error {
-				if number == onlyField && !isBytes {
-					cursor = varint
-				}
-				return nil
-			})
+		case m.IsBytes(queryTopic):
+			err = onlyBytes(m.Bytes(), &name)
+		case m.IsBytes(queryCursor):
+			err = onlyVarint(m.Bytes(), &cursor)
 		}
-		return nil
-	})
-	if err != nil {
-		return delivery.Add{}, err
 	}
-	var add delivery.Add
+	if err == nil {
+		err = m.Err()
+	}
+	if err != nil {
+		return add, err
+	}
 	if add.Topic, err = topic.Parse(name); err != nil {
 		return add, err
 	}
@@ -177,19 +147,32 @@ func decodeQuery(message []byte) (delivery.Add, error) {
 
 func decodeTopic(message []byte) (topic.Topic, error) {
 	var name []byte
-	if err := topicBytes(message, &name); err != nil {
+	if err := onlyBytes(message, &name); err != nil {
 		return "", err
 	}
 	return topic.Parse(name)
 }
 
-func topicBytes(message []byte, name *[]byte) error {
-	return fields(message, func(number protowire.Number, bytes []byte, _ uint64, isBytes bool) error {
-		if number == onlyField && isBytes {
-			*name = bytes
+// onlyBytes reads a message whose one field is of bytes.
+func onlyBytes(message []byte, value *[]byte) error {
+	m := wire.Read(message)
+	for m.Next() {
+		if m.IsBytes(onlyField) {
+			*value = m.Bytes()
 		}
-		return nil
-	})
+	}
+	return m.Err()
+}
+
+// onlyVarint reads a message whose one field is a number.
+func onlyVarint(message []byte, value *uint64) error {
+	m := wire.Read(message)
+	for m.Next() {
+		if m.IsVarint(onlyField) {
+			*value = m.Varint()
+		}
+	}
+	return m.Err()
 }
 
 // checkUnique refuses a topic that occurs twice in an update (API-091).

@@ -124,8 +124,8 @@ func newHub(t *testing.T, db *table, change ...func(*Config, *limit.Config)) *Hu
 	return h
 }
 
-// wire is a transport in memory. The client's side are its methods.
-type wire struct {
+// transport is one in memory. The client's side are its methods.
+type transport struct {
 	grpc.ServerStream
 	t        *testing.T
 	ctx      context.Context
@@ -137,9 +137,9 @@ type wire struct {
 	mu       sync.Mutex
 }
 
-func (w *wire) Context() context.Context { return w.ctx }
+func (w *transport) Context() context.Context { return w.ctx }
 
-func (w *wire) SendMsg(m any) error {
+func (w *transport) SendMsg(m any) error {
 	frame := m.(*rpc.Frame)
 	taken := frame.Take()
 	select {
@@ -150,7 +150,7 @@ func (w *wire) SendMsg(m any) error {
 	}
 }
 
-func (w *wire) RecvMsg(m any) error {
+func (w *transport) RecvMsg(m any) error {
 	w.mu.Lock()
 	w.received++
 	w.mu.Unlock()
@@ -166,15 +166,15 @@ func (w *wire) RecvMsg(m any) error {
 	}
 }
 
-func (w *wire) calls() int {
+func (w *transport) calls() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.received
 }
 
-// serve runs a handler on a new wire, as gRPC would.
-func serve(t *testing.T, handle func(grpc.ServerStream) error) *wire {
-	w := &wire{t: t, toServer: make(chan []byte, 1000), toClient: make(chan []byte), result: make(chan error, 1)}
+// serve runs a handler on a new transport, as gRPC would.
+func serve(t *testing.T, handle func(grpc.ServerStream) error) *transport {
+	w := &transport{t: t, toServer: make(chan []byte, 1000), toClient: make(chan []byte), result: make(chan error, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	go func() {
 		w.result <- handle(w)
@@ -183,14 +183,14 @@ func serve(t *testing.T, handle func(grpc.ServerStream) error) *wire {
 	return w
 }
 
-func (w *wire) send(message proto.Message) {
+func (w *transport) send(message proto.Message) {
 	w.t.Helper()
 	encoded, err := proto.Marshal(message)
 	require.NoError(w.t, err)
 	w.toServer <- encoded
 }
 
-func (w *wire) update(id uint64, adds []topic.Topic, removes ...topic.Topic) {
+func (w *transport) update(id uint64, adds []topic.Topic, removes ...topic.Topic) {
 	w.t.Helper()
 	u := &backendv1.SubscribeRequest_Update{Id: id}
 	for _, name := range adds {
@@ -202,25 +202,25 @@ func (w *wire) update(id uint64, adds []topic.Topic, removes ...topic.Topic) {
 	w.send(&backendv1.SubscribeRequest{Request: &backendv1.SubscribeRequest_Update_{Update: u}})
 }
 
-func (w *wire) ping(nonce uint64) {
+func (w *transport) ping(nonce uint64) {
 	w.t.Helper()
 	w.send(&backendv1.SubscribeRequest{Request: &backendv1.SubscribeRequest_Ping{Ping: &backendv1.Ping{Nonce: nonce}}})
 }
 
-func (w *wire) pong(nonce uint64) {
+func (w *transport) pong(nonce uint64) {
 	w.t.Helper()
 	w.send(&backendv1.SubscribeRequest{Request: &backendv1.SubscribeRequest_Pong{Pong: &backendv1.Pong{Nonce: nonce}}})
 }
 
 // next returns the next frame of a bidirectional stream.
-func (w *wire) next() *backendv1.SubscribeResponse {
+func (w *transport) next() *backendv1.SubscribeResponse {
 	w.t.Helper()
 	frame := &backendv1.SubscribeResponse{}
 	w.take(frame)
 	return frame
 }
 
-func (w *wire) take(frame proto.Message) {
+func (w *transport) take(frame proto.Message) {
 	w.t.Helper()
 	select {
 	case encoded := <-w.toClient:
@@ -231,7 +231,7 @@ func (w *wire) take(frame proto.Message) {
 }
 
 // end returns what the handler returned.
-func (w *wire) end() error {
+func (w *transport) end() error {
 	for {
 		select {
 		case <-w.toClient:
@@ -242,7 +242,7 @@ func (w *wire) end() error {
 }
 
 // hangUp ends the stream from the client's side and waits for the hub.
-func (w *wire) hangUp(h *Hub) {
+func (w *transport) hangUp(h *Hub) {
 	w.cancel()
 	_ = w.end()
 	h.Close()

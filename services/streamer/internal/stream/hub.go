@@ -10,13 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 	"github.com/xmtp-selfhosted/backend/pkg/notice"
 	"github.com/xmtp-selfhosted/backend/pkg/store"
 	"github.com/xmtp-selfhosted/backend/pkg/topic"
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
 )
 
@@ -203,29 +202,16 @@ func split(f *delivery.Fetch, rows []store.PageRow, cut bool) []delivery.Result 
 // serverNS reads the storing time out of an encoded ServerEnvelope, 0 if there
 // is none.
 func serverNS(encoded []byte) int64 {
-	number, kind, n := protowire.ConsumeTag(encoded)
-	if n < 0 || number != 1 || kind != protowire.BytesType {
-		return 0
-	}
-	meta, n := protowire.ConsumeBytes(encoded[n:])
-	if n < 0 {
-		return 0
-	}
-	var ns uint64
-	for len(meta) > 0 {
-		number, kind, n := protowire.ConsumeTag(meta)
-		if n < 0 {
-			return 0
+	const envelopeMeta, metaServerNS = 1, 2
+	for m := wire.Read(encoded); m.Next(); {
+		if !m.IsBytes(envelopeMeta) {
+			continue
 		}
-		meta = meta[n:]
-		if number == 2 && kind == protowire.VarintType {
-			ns, _ = protowire.ConsumeVarint(meta)
-			break
+		for meta := wire.Read(m.Bytes()); meta.Next(); {
+			if meta.IsVarint(metaServerNS) {
+				return int64(meta.Varint())
+			}
 		}
-		if n = protowire.ConsumeFieldValue(number, kind, meta); n < 0 {
-			return 0
-		}
-		meta = meta[n:]
 	}
-	return int64(ns)
+	return 0
 }

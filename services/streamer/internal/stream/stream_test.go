@@ -134,9 +134,9 @@ func TestStaticKeepalive(t *testing.T) {
 }
 
 func TestBucketsHoldExactlyTheirBurst(t *testing.T) {
-	for name, send := range map[string]func(w *wire, n uint64){
-		"pings":   func(w *wire, n uint64) { w.ping(n) },
-		"updates": func(w *wire, n uint64) { w.update(n, nil) },
+	for name, send := range map[string]func(w *transport, n uint64){
+		"pings":   func(w *transport, n uint64) { w.ping(n) },
+		"updates": func(w *transport, n uint64) { w.update(n, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

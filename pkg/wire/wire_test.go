@@ -5,9 +5,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/xmtp-selfhosted/backend/pkg/wire"
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
-	"github.com/xmtp-selfhosted/backend/services/reader/internal/wire"
 )
 
 func TestCountStopsOnePastTheLimit(t *testing.T) {
@@ -43,4 +44,24 @@ func BenchmarkRefuseTooManyTopics(b *testing.B) {
 			b.Fatal(count)
 		}
 	}
+}
+
+// What the protobuf library takes for a message, and nothing else, is read to its end.
+func FuzzStrictness(f *testing.F) {
+	for _, seed := range []string{
+		"", "\x0a\x00", "\x0a\x01", "\x08\x80", "\x00\x00", "\x0b\x0c", "\x0b", "\x0c", "\x0b\x14", "\x0d\x00\x00\x00\x00", "\x0f",
+		"\xf8\xff\xff\xff\x0f\x00",         // the largest field number
+		"\x80\x80\x80\x80\x10\x00",         // one past it
+		"\x8a\x00\x00",                     // a tag in more bytes than needed
+		"\x0a\x80\x80\x80\x80\x80\x80\x01", // a length beyond the message
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, message []byte) {
+		m := wire.Read(message)
+		for m.Next() {
+		}
+		err := proto.Unmarshal(message, &emptypb.Empty{}) // to which all fields are unknown
+		require.Equal(t, err == nil, m.Err() == nil, "%v against %v", err, m.Err())
+	})
 }

@@ -1,6 +1,7 @@
-// Package wire reads request messages field by field, as the protobuf library
+// Package wire reads protobuf messages field by field, as the protobuf library
 // would understand them, without building them in memory: a request of tens of
-// thousands of topics is refused after a glance.
+// thousands of topics is refused after a glance. It is the only reader of fields by
+// hand, so that all roles are equally strict.
 package wire
 
 import (
@@ -69,6 +70,9 @@ func (m *Message) malformed() bool {
 
 // Err is why Next ended early, or nil.
 func (m *Message) Err() error { return m.err }
+
+// Number is the number of the field, whatever its type.
+func (m *Message) Number() protowire.Number { return m.number }
 
 // IsBytes says that the field is the given one, of bytes, a string or a
 // message. A field of another type than expected is an unknown field.
