@@ -23,15 +23,12 @@ type admission struct {
 
 func (g *Gateway) newAdmission(methods []method) *admission {
 	a := &admission{
-		budgets: g.budgets, calls: g.config.Front.calls(),
+		budgets: g.budgets, calls: g.calls,
 		observer: rpc.NewObserver(g.deps.Logger, g.deps.Metrics), kinds: map[string]caller.Kind{},
 		maxHeaderBytes: g.config.Front.MaxHeaderBytes,
 	}
 	for _, m := range methods {
-		a.kinds[m.fullName()] = caller.Unary
-		if m.stream != nil {
-			a.kinds[m.fullName()] = caller.Stream
-		}
+		a.kinds[m.fullName()] = caller.KindOf(m.fullName(), m.stream != nil)
 	}
 	return a
 }
@@ -39,12 +36,9 @@ func (g *Gateway) newAdmission(methods []method) *admission {
 // tap is run for the headers of each call, by the goroutine that reads the
 // connection.
 func (a *admission) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
-	if isHealth(call.FullMethodName) {
-		return ctx, nil
-	}
 	kind, known := a.kinds[call.FullMethodName]
-	if !known {
-		kind = caller.Stream // it may be one, such as that of the reflection
+	if !known { // it may be a stream, such as that of the reflection
+		kind = caller.KindOf(call.FullMethodName, true)
 	}
 	err := a.checkHeader(call.Header)
 	client := a.budgets.From(ctx)

@@ -86,9 +86,10 @@ const (
 	HTTP2HTTP = "http"
 )
 
-// calls bounds the native calls in progress.
+// calls bounds the calls in progress. Behind a proxy that mixes protocols all of them
+// come from its address.
 func (c FrontConfig) calls() *caller.Calls {
-	return caller.NewCalls(c.MaxCalls, c.MaxStreams, c.MaxConnectionsPerAddress >= c.MaxConnections)
+	return caller.NewCalls(c.MaxCalls, c.MaxStreams, c.HTTP2 == HTTP2HTTP || c.MaxConnectionsPerAddress >= c.MaxConnections)
 }
 
 // Validate names each variable that is out of range.

@@ -33,6 +33,7 @@ type Gateway struct {
 	config  Config
 	deps    Deps
 	budgets caller.Budgets
+	calls   *caller.Calls
 	roles   roles
 	native  *rpc.Server
 	web     *web.Handler
@@ -55,7 +56,7 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{config: cfg, deps: deps}
+	g := &Gateway{config: cfg, deps: deps, calls: cfg.Front.calls()}
 	g.budgets = cfg.Forward.Budgets(int64(cfg.Limits.MaxRequestBytes), int64(cfg.Limits.MaxResponseBytes))
 	deps.Metrics.ObserveBudget(telemetry.GatewayBodies, g.budgets.Bodies)
 	deps.Metrics.ObserveBudget("answers", g.budgets.Answers)

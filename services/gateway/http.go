@@ -38,6 +38,7 @@ func (g *Gateway) newWeb(methods []method) (*web.Handler, error) {
 		MaxRequestBytes: int(g.config.Limits.MaxRequestBytes),
 		BodyTimeout:     g.config.Front.BodyTimeout,
 		Budgets:         g.budgets,
+		Calls:           g.calls,
 		Patience:        g.config.Forward.Hold,
 		Origins:         g.config.Front.CORSOrigins,
 	})

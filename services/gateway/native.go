@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -59,9 +58,4 @@ func nativeOptions(c Config) []grpc.ServerOption {
 			Timeout:           20 * time.Second,
 		}),
 	}
-}
-
-// isHealth tells the calls of probes, which are served on a gateway that is full.
-func isHealth(fullMethod string) bool {
-	return strings.HasPrefix(fullMethod, "/grpc.health.v1.Health/")
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -105,4 +107,30 @@ func answerOf(t *testing.T, f *front, headers map[string]string, body []byte) st
 		response.Header.Del(known)
 	}
 	return fmt.Sprint(response.StatusCode, response.Header, string(answer), response.Trailer)
+}
+
+// A refusal over HTTP/1.1 does not wait for the rest of what it refuses.
+func TestAWebRefusalDoesNotWaitForTheRest(t *testing.T) {
+	role := behavingRole()
+	role.start(t, "")
+	f := startGateway(t, role, nil)
+	query := backendv1.QueryService_Query_FullMethodName
+	const tooLong = "\x00\x7f\x00\x00\x00\x01"
+	for name, request := range map[string]string{
+		"chunked":       "POST " + query + " HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc-web\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n" + tooLong + "\r\n",
+		"of one length": "POST " + query + " HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc-web\r\nContent-Length: 100\r\n\r\n" + tooLong,
+		"unknown":       "POST /a.Service/Method HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc-web\r\nContent-Length: 100\r\n\r\n\x00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", f.address)
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, conn.SetDeadline(time.Now().Add(soon)))
+			_, err = io.WriteString(conn, request)
+			require.NoError(t, err)
+			answer, err := io.ReadAll(conn) // up to the end of the connection
+			require.NoError(t, err)
+			require.Contains(t, string(answer), "Grpc-Status")
+		})
+	}
 }

@@ -79,7 +79,7 @@ func TestMoreCallsThanOneConnectionHoldsReachTheRoleTogether(t *testing.T) {
 func TestMoreCallsThanStreamsAllSucceed(t *testing.T) {
 	role := slowRole(0)
 	role.start(t, "")
-	f := startGateway(t, role, nil)
+	f := startGateway(t, role, map[string]string{"XMTP_GATEWAY_MAX_CALLS": "8192"}) // there is room for a thousand at a time
 	var running sync.WaitGroup
 	for name, c := range ways(t, f) {
 		for range 150 {

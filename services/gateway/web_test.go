@@ -275,3 +275,32 @@ func askAndTakeNothing(t *testing.T, f *front, contentType, body string, calls i
 		require.NoError(t, err)
 	}
 }
+
+// Calls that have begun are bounded, by web as by native gRPC, and those that are
+// refused are told so.
+func TestWebCallsAreBounded(t *testing.T) {
+	role := behavingRole()
+	role.start(t, "")
+	f := startGateway(t, role, map[string]string{"XMTP_GATEWAY_MAX_CALLS": "8", "XMTP_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS": "10000"})
+	publish := backendv1.PublishService_Publish_FullMethodName
+	begun := attribute.String("grpc_method", "Publish")
+	var open []net.Conn
+	for range 8 {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", f.address)
+		require.NoError(t, err)
+		defer conn.Close()
+		open = append(open, conn)
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/proto\r\nContent-Length: 10\r\n\r\n", publish)
+		require.NoError(t, err)
+	}
+	refused := func() bool {
+		code, text := ask(t, f, publish, map[string]string{"Content-Type": "application/json"}, strings.NewReader(`{}`))
+		return code == "unavailable" && strings.Contains(text, "as many calls in progress as it can serve")
+	}
+	require.Eventually(t, refused, soon, time.Millisecond, "one past the limit")
+	require.NotZero(t, f.meter.Count("grpc_server_handled", begun, attribute.String("grpc_code", "Unavailable")))
+	code, text := ask(t, f, "/grpc.health.v1.Health/Check", map[string]string{"Content-Type": "application/json"}, strings.NewReader(`{}`))
+	require.Empty(t, code, text)
+	require.NoError(t, open[0].Close())
+	require.Eventually(t, func() bool { return !refused() }, soon, time.Millisecond, "at the limit")
+}

@@ -213,6 +213,18 @@ func TestCallsAreBoundedFairly(t *testing.T) {
 		require.NoError(t, calls.Begin(last, Stream), "streams have a bound of their own")
 		calls.End(last, Stream)
 	})
+	t.Run("probes have a bound of their own", func(t *testing.T) {
+		calls, address := NewCalls(1, 1, false), &Address{}
+		begun := 0
+		for range maxHealth {
+			if calls.Begin(b.New(address, ended), KindOf("/grpc.health.v1.Health/Watch", true)) == nil {
+				begun++
+			}
+		}
+		require.InDelta(t, maxHealth*3/4, begun, 8)
+		require.NoError(t, calls.Begin(b.New(&Address{}, ended), Health), "a probe from elsewhere is served")
+		require.NoError(t, calls.Begin(b.New(address, ended), Unary))
+	})
 	t.Run("what ends makes room", func(t *testing.T) {
 		calls := NewCalls(1, 1, true)
 		c := b.New(&Address{}, ended)

@@ -1,6 +1,7 @@
 package caller
 
 import (
+	"strings"
 	"sync/atomic"
 
 	"github.com/xmtp-selfhosted/backend/pkg/fault"
@@ -13,10 +14,28 @@ type Kind int
 const (
 	Unary Kind = iota
 	Stream
+	// Health is the calls of probes, which are served on a gateway that is full.
+	Health
 	kinds
 )
 
-// Calls bounds the calls that are in progress in the process.
+// maxHealth bounds the calls of probes: many more than there are probes.
+const maxHealth = 1000
+
+// KindOf is the kind of a method.
+func KindOf(fullMethod string, streams bool) Kind {
+	switch {
+	case strings.HasPrefix(fullMethod, "/grpc.health.v1.Health/"):
+		return Health
+	case streams:
+		return Stream
+	default:
+		return Unary
+	}
+}
+
+// Calls bounds the calls that are in progress in the process, whatever protocol they
+// came by.
 type Calls struct {
 	max [kinds]int64
 	now [kinds]atomic.Int64
@@ -27,7 +46,7 @@ type Calls struct {
 // NewCalls makes the bound of so many unary calls and open streams. oneAddress is for
 // gateways whose clients all come from one address.
 func NewCalls(unary, streams int, oneAddress bool) *Calls {
-	return &Calls{max: [kinds]int64{int64(unary), int64(streams)}, oneAddress: oneAddress}
+	return &Calls{max: [kinds]int64{Unary: int64(unary), Stream: int64(streams), Health: maxHealth}, oneAddress: oneAddress}
 }
 
 // Who has many calls gets no more when few are free: a connection one in part of

@@ -26,6 +26,9 @@ type call struct {
 	control *http.ResponseController
 	source  io.ReadCloser
 	body    rpc.Body
+	// refused lets the connection end with the answer, without the rest of a request
+	// that is refused.
+	refused func()
 	framed  bool // each message has a prefix
 	json    bool
 
@@ -58,7 +61,7 @@ func (h *Handler) newCall(w http.ResponseWriter, r *http.Request, m *served) *ca
 	contentType := strings.ToLower(r.Header.Get("Content-Type"))
 	c := &call{
 		handler: h, method: m, ctx: r.Context(), client: h.deps.Budgets.From(r.Context()),
-		control: http.NewResponseController(w), source: r.Body,
+		control: http.NewResponseController(w), source: r.Body, refused: func() { endsUnread(w, r) },
 		framed: strings.HasPrefix(contentType, "application/grpc") || strings.HasPrefix(contentType, "application/connect+"),
 	}
 	mediaType, _, _ := strings.Cut(contentType, ";")
@@ -108,6 +111,9 @@ func (c *call) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		c.refusal = err
+		if !c.method.ClientStreams { // whose answer may have begun
+			c.refused()
+		}
 		return 0, connectError(err)
 	}
 	if !c.framed {

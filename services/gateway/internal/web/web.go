@@ -58,6 +58,8 @@ type Deps struct {
 	// one waits for room there.
 	Budgets  caller.Budgets
 	Patience time.Duration
+	// Calls bounds the calls in progress, with those of other protocols.
+	Calls *caller.Calls
 	// Origins are the pages that may call; see cors.Options.
 	Origins []string
 }
@@ -157,8 +159,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call hands a call to connect, with stand-ins for its messages.
+// call hands a call to connect, with stand-ins for its messages, unless there are too
+// many.
 func (h *Handler) call(w http.ResponseWriter, r *http.Request, method *served) {
+	client, kind := h.deps.Budgets.From(r.Context()), caller.KindOf(method.Name, method.Stream != nil)
+	if err := h.deps.Calls.Begin(client, kind); err != nil {
+		h.refuse(w, r, method.Name, method.kind(), err)
+		return
+	}
+	defer h.deps.Calls.End(client, kind)
 	call := h.newCall(w, r, method)
 	defer call.end()
 	method.connect.ServeHTTP(&answerWriter{ResponseWriter: w, call: call}, r.WithContext(context.WithValue(r.Context(), callKey{}, call)))
@@ -182,10 +191,25 @@ func (h *Handler) pages(w http.ResponseWriter, r *http.Request) {
 // refuse answers in the caller's protocol before its request is read.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, method, kind string, err error) {
 	h.limitWrites(w)
+	endsUnread(w, r)
 	h.count(r.Context(), method, kind, err)
 	// A client that is gone needs no answer.
 	_ = h.errors.Write(w, r, connectError(err))
 }
+
+// endsUnread is for an answer to a request of which the rest is not wanted: over
+// HTTP/1.1 net/http reads it before it answers, unless the connection is to end, and
+// some of it before it ends.
+func endsUnread(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout))
+	}
+}
+
+// restTimeout is how long the rest of a refused request may take: a client that is
+// still sending when the connection ends may not read the answer.
+const restTimeout = time.Second
 
 // count counts a call that its method has not seen.
 func (h *Handler) count(ctx context.Context, method, kind string, err error) {

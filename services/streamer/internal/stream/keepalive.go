@@ -88,7 +88,7 @@ func (k *keepalive) tick() {
 	probe, late := k.due(time.Now())
 	switch {
 	case late:
-		k.session.end(fault.Errorf(fault.Late, "no Pong arrived for a Ping sent %v ago", k.session.hub.config.PongTimeout))
+		k.session.end(fault.Errorf(fault.Late, "no Pong arrived for a Ping sent %v ago", k.session.hub.config.PongTimeout).OfCaller())
 	case probe != nil:
 		k.session.control(probe)
 	}
