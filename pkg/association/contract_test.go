@@ -26,6 +26,7 @@ func asEOA(wallet *kit.Wallet, chainID string) *kit.ContractWallet {
 	return contract
 }
 
+// Proves API-044.
 func TestEdgeCasesOfContractWallets(t *testing.T) {
 	safe := kit.NewContractWallet("safe", "eip155:1", 7)
 	onTen := *safe
@@ -97,6 +98,7 @@ func (a *answer) VerifyContract(context.Context, association.ContractSignature) 
 	return a.valid, a.err
 }
 
+// Proves I10.
 func TestAnswersOfTheVerifier(t *testing.T) {
 	safe := kit.NewContractWallet("safe", "eip155:1", 0)
 	update := kit.Register(safe, 0, phone, second)
@@ -166,6 +168,7 @@ func contracts(n int) *associations.IdentityUpdate {
 	return update.Update()
 }
 
+// Proves API-044.
 func TestEdge106ContractSignaturesAreCounted(t *testing.T) {
 	var verifier recorder
 	_, after, err := judge(t, story{registered(), contracts(100)}, &verifier)

@@ -146,6 +146,7 @@ func stamped(update *associations.IdentityUpdate, ns uint64) *associations.Ident
 	return update
 }
 
+// Proves API-043, IDENT-030.
 func TestEdgeCasesOfSignatures(t *testing.T) {
 	plain := signer{phone, func(text string) *associations.Signature {
 		digest := sha512.Sum512([]byte(text))
@@ -204,6 +205,7 @@ func TestEdgeCasesOfSignatures(t *testing.T) {
 	}
 }
 
+// Proves API-043, IDENT-050.
 func TestEdgeCasesOfPasskeys(t *testing.T) {
 	// client returns a passkey that signs the client data made for a challenge.
 	client := func(data func(text string) string) kit.Signer {

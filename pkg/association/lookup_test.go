@@ -11,6 +11,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/proto/gen/xmtp/identity/associations"
 )
 
+// Proves API-122.
 func TestLookupKey(t *testing.T) {
 	address := alice.Address()
 	small := passkey.Compressed().Text()
@@ -55,6 +56,7 @@ func TestLookupKey(t *testing.T) {
 	}
 }
 
+// Proves API-122.
 func TestChangesAreDifferencesOfWholeUpdates(t *testing.T) {
 	cases := map[string]struct {
 		history        updates
@@ -97,6 +99,8 @@ func TestChangesAreDifferencesOfWholeUpdates(t *testing.T) {
 
 // TestEdge113Table keeps by hand what lookups are answered from (API-122): an
 // identifier moves to another inbox and back.
+//
+// Proves API-053.
 func TestEdge113OlderInboxIsRevealed(t *testing.T) {
 	type row struct{ association, revocation int }
 	rows := map[string]row{} // of bob, by inbox

@@ -114,6 +114,8 @@ func (m *model) change(by actor, to string) bool {
 
 // TestStateAgreesWithTheRules applies random updates by random signers to the
 // state and to the model.
+//
+// Proves IDENT-001, IDENT-030.
 func TestStateAgreesWithTheRules(t *testing.T) {
 	all := actors()
 	byID := map[string]actor{}

@@ -70,6 +70,8 @@ func TestALogOfOlderRulesReplaysAndIsExtended(t *testing.T) {
 }
 
 // Nothing that is stored serves again, in whatever encoding it is stored and sent.
+//
+// Proves IDENT-050.
 func TestSignaturesOfAnOldLogAreUsed(t *testing.T) {
 	encodings := map[string]func() kit.Signer{
 		"as it was":      func() kit.Signer { return alice },

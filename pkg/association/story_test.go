@@ -38,6 +38,7 @@ func clone(update *associations.IdentityUpdate) *associations.IdentityUpdate {
 	return proto.CloneOf(update)
 }
 
+// Proves API-043, IDENT-013, IDENT-040.
 func TestEdgeCasesOfState(t *testing.T) {
 	tablet := kit.NewInstallation("tablet")
 	carol := kit.NewWallet("carol")
@@ -173,6 +174,7 @@ func TestUnverifiedUpdateIsBroken(t *testing.T) {
 	require.Equal(t, fault.Broken, fault.KindOf(err))
 }
 
+// Proves IDENT-001.
 func TestStructuralMutations(t *testing.T) {
 	full := func() *associations.IdentityUpdate {
 		return inbox(alice, 1).Create(alice, 0).Add(alice, phone).Revoke(alice, laptop.Member()).

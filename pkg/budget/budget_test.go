@@ -140,6 +140,8 @@ func TestWhatIsThereIsCountedBeyondTheBounds(t *testing.T) {
 // Whatever is asked for and given back in whatever order: the bounds hold, no
 // amount is granted that was given up, and once all is given back all waiters are
 // served.
+//
+// Proves I9.
 func TestTheBoundsHoldUnderAnyOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {

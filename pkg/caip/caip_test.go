@@ -144,6 +144,7 @@ func FuzzParseAccount(f *testing.F) {
 	})
 }
 
+// Proves IDENT-060.
 func TestParseEIP155TakesOneSpelling(t *testing.T) {
 	const digits = "ab16a96d359ec26a11e2c2b3d8f8b8942d5bfcdb"
 	for id, want := range map[string]uint64{

@@ -44,6 +44,8 @@ func wireMeta(m envelope.Meta) *backendv1.EnvelopeMeta {
 
 // The spliced bytes are those of the protobuf library, byte for byte, so that a
 // client cannot tell which of the two wrote them.
+//
+// Proves API-023, API-164.
 func TestSplicedBytesEqualMarshalledOnes(t *testing.T) {
 	deterministic := proto.MarshalOptions{Deterministic: true}
 	rapid.Check(t, func(t *rapid.T) {

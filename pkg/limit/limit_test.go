@@ -11,6 +11,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 )
 
+// Proves API-131.
 func TestDefaultsOfTheEnvironmentAreTheLimitsOfTheAPI(t *testing.T) {
 	parsed, err := env.ParseAsWithOptions[limit.Config](env.Options{Environment: map[string]string{}})
 	require.NoError(t, err)
@@ -18,6 +19,7 @@ func TestDefaultsOfTheEnvironmentAreTheLimitsOfTheAPI(t *testing.T) {
 	require.NoError(t, parsed.Validate())
 }
 
+// Proves API-131.
 func TestEveryLimitRefusesZeroByName(t *testing.T) {
 	kind := reflect.TypeFor[limit.Config]()
 	for i := range kind.NumField() {
@@ -30,6 +32,7 @@ func TestEveryLimitRefusesZeroByName(t *testing.T) {
 	}
 }
 
+// Proves API-135.
 func TestRelationsAtTheirBoundAndOnePast(t *testing.T) {
 	cases := map[string]struct {
 		at, past func(*limit.Config)

@@ -11,6 +11,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/pkg/limit"
 )
 
+// Proves API-021, API-062.
 func TestRetentionDefaultsAreThreeMonths(t *testing.T) {
 	loaded, err := config.LoadFrom[limit.Retention](nil)
 	require.NoError(t, err)

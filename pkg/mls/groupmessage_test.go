@@ -25,6 +25,7 @@ func requireReason(t *testing.T, err error, reason fault.Reason) {
 	require.Equal(t, fault.WholeRequest, failure.Index)
 }
 
+// Proves API-041.
 func TestGroupMessageEdgeCases(t *testing.T) {
 	t.Parallel()
 	for _, c := range mlstest.New(1).GroupMessageCases() {
@@ -59,6 +60,7 @@ func TestEveryEdgeCaseIsThere(t *testing.T) {
 	}
 }
 
+// Proves API-041.
 func TestRecordedGroupMessages(t *testing.T) {
 	t.Parallel()
 	messages := readRecorded(t, "group_message")
@@ -76,6 +78,8 @@ func TestRecordedGroupMessages(t *testing.T) {
 
 // TestNoPrefixOfAGroupMessageParses cuts recorded and made messages everywhere:
 // what is missing is always noticed, and what follows never matters.
+//
+// Proves API-041.
 func TestNoPrefixOfAGroupMessageParses(t *testing.T) {
 	t.Parallel()
 	maker := mlstest.New(2)

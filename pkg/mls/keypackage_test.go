@@ -27,6 +27,7 @@ func validate(data []byte, now time.Time) error {
 	return k.Validate(now)
 }
 
+// Proves API-042.
 func TestKeyPackageEdgeCases(t *testing.T) {
 	t.Parallel()
 	// The clock is read in whole seconds: a fraction changes nothing.
@@ -56,6 +57,7 @@ func keyOf(k KeyPackage) []byte {
 	return key[:]
 }
 
+// Proves API-042.
 func TestRecordedKeyPackages(t *testing.T) {
 	t.Parallel()
 	packages := readRecorded(t, "key_package")

@@ -35,6 +35,8 @@ func marshal(t testing.TB, e *backendv1.ClientEnvelope) []byte {
 }
 
 // What clients send is canonical already: stored bytes are the sent ones.
+//
+// Proves API-001, I7.
 func TestRecordedPayloadsParseToTheirTopicsAndBytes(t *testing.T) {
 	for _, p := range load(t) {
 		raw := marshal(t, p.Envelope)
@@ -54,6 +56,8 @@ func TestRecordedPayloadsParseToTheirTopicsAndBytes(t *testing.T) {
 }
 
 // Two requests that decode to the same message hash the same (API-020).
+//
+// Proves API-020.
 func TestFramingDoesNotChangeTheHash(t *testing.T) {
 	message := groupMessage(t)
 	canonical := marshal(t, message)
@@ -92,6 +96,7 @@ func marshalInner(t testing.TB, m proto.Message) []byte {
 	return raw
 }
 
+// Proves API-040, API-045, API-046.
 func TestEveryKindOfBadPayloadIsMalformed(t *testing.T) {
 	key := bytes.Repeat([]byte{1}, 32)
 	welcome := func(k []byte) *backendv1.ClientEnvelope {

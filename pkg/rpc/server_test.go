@@ -121,6 +121,7 @@ func TestWhatFollowsAnAnswerComesAfterIt(t *testing.T) {
 	require.Len(t, done, 1, "also after a refusal")
 }
 
+// Proves API-130.
 func TestALongMessageIsOutOfRange(t *testing.T) {
 	s := serve(t, patient,
 		rpc.Method{Name: "Echo", Unary: echo},

@@ -48,12 +48,14 @@ func TestTheTextOfAStatusIsBounded(t *testing.T) {
 	}
 }
 
+// Proves API-150.
 func TestAStatusFromFurtherDownPassesUnchanged(t *testing.T) {
 	passed, err := status.New(codes.DataLoss, "as it was").WithDetails(&backendv1.PublishError{Message: "detail"})
 	require.NoError(t, err)
 	require.Equal(t, passed, rpc.Status(passed.Err()))
 }
 
+// Proves API-047.
 func TestAnInvalidPublishHasADetail(t *testing.T) {
 	for name, c := range map[string]struct {
 		err   error

@@ -79,6 +79,8 @@ func contents(t *testing.T, conn *pgx.Conn) (rows map[store.Key]stored, heads ma
 
 // What is told is what the tables have, and both are what a model of the tables
 // says. A batch that holds anything stored already changes nothing.
+//
+// Proves API-030.
 func TestAtOnceStoresAllOrNothing(t *testing.T) {
 	conn := connect(t, pgtest.MigratedPrimary(t, migrate).PrimaryURL)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -370,6 +372,7 @@ func TestBothWaysOfWritingHaveOneOutcome(t *testing.T) {
 	}
 }
 
+// Proves API-036.
 func TestWhatMustNotHappenFailsTheWhole(t *testing.T) {
 	batch := draftsOf("a 1", "a 2") // the second has a retention
 	good := store.Locked{Heads: []topic.SequenceID{7}, IDs: []topic.SequenceID{8, 9}}

@@ -49,6 +49,7 @@ func validate(t *testing.T, e *backendv1.ClientEnvelope) (*payload.Payload, erro
 	return parsed, nil
 }
 
+// Proves API-002.
 func TestEveryKindIsValidAndOnItsTopic(t *testing.T) {
 	kit := testkit.New(1)
 	group, client := kit.Group(), kit.Client()

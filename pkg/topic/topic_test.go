@@ -16,6 +16,7 @@ var lengths = map[topic.Kind]int{
 	topic.GroupMessage: 16, topic.Welcome: 32, topic.IdentityUpdate: 32, topic.KeyPackage: 32, topic.CommitLog: 16,
 }
 
+// Proves API-002.
 func TestEveryKindTakesItsLengthOnly(t *testing.T) {
 	for kind, want := range lengths {
 		for length := range 40 {
@@ -39,6 +40,7 @@ func TestEveryKindTakesItsLengthOnly(t *testing.T) {
 	}
 }
 
+// Proves API-003.
 func TestUnknownKindsAndNothingAreInvalid(t *testing.T) {
 	for _, raw := range [][]byte{nil, {5}, append([]byte{5}, make([]byte, 32)...), append([]byte{0xff}, make([]byte, 16)...)} {
 		_, err := topic.Parse(raw)
@@ -46,6 +48,7 @@ func TestUnknownKindsAndNothingAreInvalid(t *testing.T) {
 	}
 }
 
+// Proves API-004.
 func TestCursorBounds(t *testing.T) {
 	for _, good := range []uint64{0, 1, math.MaxInt64} {
 		cursor, err := topic.ParseCursor(good)

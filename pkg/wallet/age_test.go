@@ -48,6 +48,8 @@ func blockOf(number, at uint64) string {
 }
 
 // IDENT-062.
+//
+// Proves IDENT-062.
 func TestTheBlockOfAnAdmittedSignatureIsRecent(t *testing.T) {
 	const head, now = 100, 1_000_000
 	cases := map[string]struct {
@@ -99,6 +101,8 @@ func TestTheBlockOfAnAdmittedSignatureIsRecent(t *testing.T) {
 }
 
 // The verdict itself does not depend on the age, and Verify never asks for it.
+//
+// Proves IDENT-062.
 func TestOnlyAdmissionAsksForTheAge(t *testing.T) {
 	c := startChain(t, contracts(t, common.Address{}))
 	v := c.verifier(t, func(cfg *Config) { cfg.MaxBlockAge = time.Minute })
@@ -122,6 +126,8 @@ func TestOnlyAdmissionAsksForTheAge(t *testing.T) {
 }
 
 // A failing chain is no refusal, here neither (IDENT-061).
+//
+// Proves IDENT-061.
 func TestAnUnknownAgeIsUnavailable(t *testing.T) {
 	server := httptest.NewServer(answering(http.StatusBadGateway, ""))
 	t.Cleanup(server.Close)

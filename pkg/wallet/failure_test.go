@@ -51,6 +51,8 @@ func dropping(raw string) http.HandlerFunc {
 
 // Edge case 103 and invariant I10: whatever an endpoint does wrong is Unavailable,
 // never a verdict, and is not remembered.
+//
+// Proves I10.
 func TestFailuresAreNeverVerdicts(t *testing.T) {
 	answer := func(rest string) http.HandlerFunc {
 		return answering(http.StatusOK, `{"jsonrpc":"2.0","id":1,`+rest+`}`)
@@ -239,6 +241,8 @@ func TestBlockThatIsNotThere(t *testing.T) {
 }
 
 // Edge case 100 (docs/validation.md#edge-cases).
+//
+// Proves IDENT-061.
 func TestChainWithoutVerifier(t *testing.T) {
 	server := httptest.NewServer(answering(http.StatusOK, `{"jsonrpc":"2.0","id":1,"result":"0x01"}`))
 	t.Cleanup(server.Close)

@@ -114,6 +114,7 @@ func requireStatus(t *testing.T, code codes.Code, text string, err error) {
 	require.Contains(t, status.Convert(err).Message(), text)
 }
 
+// Proves API-130, API-134, API-150, API-160.
 func TestEveryWayInBehavesTheSame(t *testing.T) {
 	for _, http2 := range []string{gateway.HTTP2Auto, gateway.HTTP2HTTP} {
 		role := behavingRole()

@@ -41,6 +41,7 @@ func preflight(t *testing.T, f *front, from string) *http.Response {
 	return do(t, request)
 }
 
+// Proves API-161, API-165.
 func TestCORS(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")

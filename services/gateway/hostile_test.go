@@ -25,6 +25,7 @@ import (
 // attack is what a hostile client sends on one connection.
 type attack func(conn net.Conn)
 
+// Proves I9.
 func TestHostileInputHurtsNobody(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")

@@ -51,6 +51,7 @@ func TestAConnectionThatBeganNativeRefusesTheRest(t *testing.T) {
 	}
 }
 
+// Proves API-160.
 func TestAllProtocolsShareAConnectionWithHTTP(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")
@@ -77,6 +78,7 @@ func TestTheOtherOrderIsServedByHTTP(t *testing.T) {
 	}
 }
 
+// Proves API-165.
 func TestTLS(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")

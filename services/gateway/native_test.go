@@ -20,6 +20,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/services/gateway"
 )
 
+// Proves API-135, API-162.
 func TestConfigurationIsPublished(t *testing.T) {
 	role := &fakeRole{}
 	role.start(t, "")
@@ -54,6 +55,7 @@ func TestMistakesInChains(t *testing.T) {
 	}
 }
 
+// Proves API-162.
 func TestHealthIsServingOnceEveryRoleWasReady(t *testing.T) {
 	role := &fakeRole{}
 	role.start(t, "")
@@ -91,6 +93,7 @@ func TestHealthIsServingOnceEveryRoleWasReady(t *testing.T) {
 	require.Equal(t, healthv1.HealthCheckResponse_SERVING, got.GetStatus())
 }
 
+// Proves API-152.
 func TestUnknownAndDeprecatedMethodsSayWhatToUse(t *testing.T) {
 	role := &fakeRole{}
 	role.start(t, "")
@@ -109,6 +112,7 @@ func TestUnknownAndDeprecatedMethodsSayWhatToUse(t *testing.T) {
 	}
 }
 
+// Proves API-150.
 func TestStatusAndDetailsArriveUnchanged(t *testing.T) {
 	role := &fakeRole{}
 	role.publish = func(context.Context, *backendv1.PublishRequest) (*backendv1.PublishResponse, error) {
@@ -138,6 +142,7 @@ func TestStatusAndDetailsArriveUnchanged(t *testing.T) {
 	require.Empty(t, trailer.Get("grpc-retry-pushback-ms"))
 }
 
+// Proves API-161.
 func TestHeadersReachTheRole(t *testing.T) {
 	role := &fakeRole{}
 	role.start(t, "")

@@ -18,6 +18,7 @@ import (
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
+// Proves API-132.
 func TestEveryConnectionIsToldOfAHundredStreams(t *testing.T) {
 	role := behavingRole()
 	role.start(t, "")
@@ -76,6 +77,8 @@ func TestMoreCallsThanOneConnectionHoldsReachTheRoleTogether(t *testing.T) {
 }
 
 // A client that has more calls than streams queues them itself.
+//
+// Proves API-132, API-133.
 func TestMoreCallsThanStreamsAllSucceed(t *testing.T) {
 	role := slowRole(0)
 	role.start(t, "")

@@ -19,6 +19,8 @@ import (
 
 // TestEveryReadIsAPrefix runs 64 writers on few topics through two publishers,
 // while readers poll the primary and a replica (I1 to I4).
+//
+// Proves API-010, API-011, API-014, API-066, I1, I2, I3, I4.
 func TestEveryReadIsAPrefix(t *testing.T) {
 	db := pgtest.Migrated(t, migrate)
 	bus, err := natslocal.Start(natslocal.Options{})

@@ -13,6 +13,7 @@ import (
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
+// Proves API-032, API-034.
 func TestIdenticalEnvelopesOfARequestAreOneRow(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(20)
@@ -33,6 +34,8 @@ func TestIdenticalEnvelopesOfARequestAreOneRow(t *testing.T) {
 
 // Key packages and updates are judged by time and state; a copy that is stored
 // already is a success all the same.
+//
+// Proves API-033, API-035.
 func TestADuplicateIsNotValidatedAgain(t *testing.T) {
 	var mu sync.Mutex
 	now := time.Now()
@@ -64,6 +67,8 @@ func TestADuplicateIsNotValidatedAgain(t *testing.T) {
 
 // One envelope is published from 32 connections at once, alone and mixed with
 // others good and bad: one row, one metadata (I4, API-036).
+//
+// Proves API-035, API-036, I4.
 func TestConcurrentCopiesAreOneRow(t *testing.T) {
 	r := start(t)
 	second := startOn(t, r.primary, r.nats) // another process in the same database

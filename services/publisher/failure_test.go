@@ -247,6 +247,8 @@ func TestHeldTopicsLeaveThePlacesToOthers(t *testing.T) {
 
 // A publish is wholly there or not at all, whatever is cut or killed while it
 // runs, and the same bytes sent again have the same metadata.
+//
+// Proves API-037.
 func TestKillsWhilePublishing(t *testing.T) {
 	server := pgtest.OwnPrimary(t, nil)
 	require.NoError(t, migrate(t.Context(), server.URL("postgres")))

@@ -48,6 +48,7 @@ func (r *role) associations(inbox string) (rows []association) {
 
 func id(meta *backendv1.EnvelopeMeta) uint64 { return meta.GetCursor().GetSequenceId() }
 
+// Proves API-017, API-122.
 func TestTheProjectionFollowsTheUpdates(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(40)
@@ -78,6 +79,8 @@ func TestTheProjectionFollowsTheUpdates(t *testing.T) {
 
 // Many updates of one inbox at once: those that lost the check are ABORTED, and
 // succeed when sent again (API-051, API-052).
+//
+// Proves API-014, API-051.
 func TestUpdatesOfOneInboxAreSerialized(t *testing.T) {
 	r := start(t)
 	second := startOn(t, r.primary, r.nats)
@@ -115,6 +118,7 @@ func TestUpdatesOfOneInboxAreSerialized(t *testing.T) {
 	require.Equal(t, 1+len(updates), r.rows())
 }
 
+// Proves API-017, API-060.
 func TestAnUpdateAndItsKeyPackageInOneRequest(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(42)
@@ -129,6 +133,8 @@ func TestAnUpdateAndItsKeyPackageInOneRequest(t *testing.T) {
 }
 
 // A chain that fails is not a bad signature (I10).
+//
+// Proves API-044, I10.
 func TestAFailingChainIsUnavailable(t *testing.T) {
 	chain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 	t.Cleanup(chain.Close)
@@ -200,6 +206,7 @@ func contractSignature(account string) *associations.Signature {
 	}}}
 }
 
+// Proves API-044.
 func TestContractSignaturesOfAnUpdateAreLimited(t *testing.T) {
 	safe := associationtest.NewContractWallet("safe", "eip155:1", 7)
 	update := testkit.Identity(associationtest.Register(safe, 0, associationtest.NewInstallation("phone"), 1)) // signed by the contract twice

@@ -85,6 +85,8 @@ type sent struct {
 
 // A publisher that is killed at any moment leaves each request wholly stored or
 // wholly absent; sent again, it is answered as it was stored.
+//
+// Proves API-016, API-030, API-037, I1.
 func TestAKilledPublisherLeavesWholeRequests(t *testing.T) {
 	primary := pgtest.MigratedPrimary(t, migrate).PrimaryURL
 	bus, err := natslocal.Start(natslocal.Options{})

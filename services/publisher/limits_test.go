@@ -42,6 +42,7 @@ func sized(t *testing.T, kit *testkit.Kit, size int) *backendv1.ClientEnvelope {
 	return envelope
 }
 
+// Proves API-031, API-145, I8.
 func TestEnvelopesOfTheMaximumSizeAndOneByteMore(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(2)
@@ -67,6 +68,7 @@ func (r *role) raw(encoded []byte) (*backendv1.PublishResponse, error) {
 	return &decoded, nil
 }
 
+// Proves API-031, API-145.
 func TestRequestsOfTheMaximumSizeAndOneByteMore(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(3)
@@ -95,6 +97,7 @@ func TestRequestsOfTheMaximumSizeAndOneByteMore(t *testing.T) {
 	requireRefused(t, err, codes.OutOfRange, unspecified, 0)
 }
 
+// Proves API-031, API-145, I8.
 func TestTopicsOfARequestAreLimited(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(4)
@@ -114,6 +117,7 @@ func TestTopicsOfARequestAreLimited(t *testing.T) {
 	require.Equal(t, 2001, r.rows())
 }
 
+// Proves API-031.
 func TestOneMebibyteOfCanonicalBytesIsWhatCounts(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(5)
@@ -131,6 +135,7 @@ func TestOneMebibyteOfCanonicalBytesIsWhatCounts(t *testing.T) {
 	require.Equal(t, 1<<20, length)
 }
 
+// Proves API-134.
 func TestResponsesTooLongAreForeseen(t *testing.T) {
 	kit := testkit.New(6)
 	group := kit.Group()
@@ -167,6 +172,7 @@ func TestResponsesTooLongAreForeseen(t *testing.T) {
 	}
 }
 
+// Proves API-030, API-036, API-047, API-050.
 func TestTheLowestFailingIndexIsNamed(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(7)
@@ -206,6 +212,7 @@ func TestTheLowestFailingIndexIsNamed(t *testing.T) {
 	require.Zero(t, r.rows(), "nothing of a refused request is stored")
 }
 
+// Proves API-040, API-042, API-043, API-047.
 func TestEveryReasonIsGiven(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(8)
@@ -218,6 +225,7 @@ func TestEveryReasonIsGiven(t *testing.T) {
 	require.Zero(t, r.rows())
 }
 
+// Proves API-040.
 func TestWhatDoesNotDecode(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(9)
@@ -253,6 +261,7 @@ func TestWhatDoesNotDecode(t *testing.T) {
 	})
 }
 
+// Proves API-145, API-148.
 func TestIdentityHistoryIsLimited(t *testing.T) {
 	const most = 3
 	r := start(t, withLimits(func(l *limit.Config) { l.MaxIdentityEntries = most }))
@@ -274,6 +283,7 @@ func TestIdentityHistoryIsLimited(t *testing.T) {
 	require.Equal(t, most, r.rows())
 }
 
+// Proves API-031, API-032.
 func TestManyTinyEnvelopes(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(11)

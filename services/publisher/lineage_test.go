@@ -43,6 +43,8 @@ func sqlOn(t *testing.T, url, statement string) {
 
 // An asynchronous replica that lacks the newest commits is promoted: no id that
 // was acknowledged is given again (I11).
+//
+// Proves I11.
 func TestPromotionGivesNoIDTwice(t *testing.T) {
 	primary, replica := pgtest.OwnCluster(t, nil)
 	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))
@@ -73,6 +75,8 @@ func TestPromotionGivesNoIDTwice(t *testing.T) {
 }
 
 // An older copy of the data directory is put back, under a running publisher.
+//
+// Proves I11.
 func TestARestoredBackupGivesNoIDTwice(t *testing.T) {
 	for name, recovery := range map[string]bool{"as it is": false, "with archive recovery": true} {
 		t.Run(name, func(t *testing.T) {
@@ -97,6 +101,8 @@ func TestARestoredBackupGivesNoIDTwice(t *testing.T) {
 }
 
 // Even the very first backup, before anything was stored or even tried.
+//
+// Proves I11.
 func TestARestoredEmptyBackupGivesNoIDTwice(t *testing.T) {
 	server := pgtest.OwnPrimary(t, nil)
 	url := server.URL("postgres")

@@ -162,6 +162,8 @@ func growth(t *testing.T) (stop func() uint64) {
 // them, also when none comes to an end: each has an envelope on a topic that somebody
 // else holds. They come one after the other, since what arrives is counted once it is there:
 // the heap keeps to the budget, beside the one that comes and its copy.
+//
+// Proves I9.
 func TestTheLargestRequestsKeepToTheMemory(t *testing.T) {
 	// Beside the budget: one that comes, and its copy; and as much that the collector takes
 	// for alive since it was made while it was at work.

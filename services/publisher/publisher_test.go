@@ -12,6 +12,8 @@ import (
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
+// Proves API-001, API-010, API-020, API-021, API-033, API-045, API-046, API-065,
+// API-163, I7.
 func TestEveryKindIsStoredWithItsMetadata(t *testing.T) {
 	r := start(t)
 	kit := testkit.New(1)

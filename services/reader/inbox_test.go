@@ -19,6 +19,7 @@ const (
 	passkey     = associations.IdentifierKind_IDENTIFIER_KIND_PASSKEY
 )
 
+// Proves API-053, API-121, API-122.
 func TestInboxLookup(t *testing.T) {
 	db := pgtest.Migrated(t, migrate)
 	conn := connect(t, db.PrimaryURL)

@@ -41,6 +41,8 @@ func same[T any](n int, one T) []T {
 }
 
 // Invariant I8: each structural limit holds at its value and fails one past it.
+//
+// Proves API-070, API-077, API-080, API-084, API-120, API-130, API-145, I8.
 func TestStructuralLimits(t *testing.T) {
 	db := pgtest.Migrated(t, migrate)
 	r := start(t, configuration(t, db.PrimaryURL, db.ReplicaURL))
@@ -84,6 +86,8 @@ func TestStructuralLimits(t *testing.T) {
 }
 
 // API-071: 0 takes the default, more than the maximum is clamped.
+//
+// Proves API-071, API-073, API-145.
 func TestTheLimitOfAQuery(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	conn := connect(t, db.PrimaryURL)
@@ -109,6 +113,8 @@ func TestTheLimitOfAQuery(t *testing.T) {
 }
 
 // API-003: an unknown kind or a wrong length is refused, whatever else is asked.
+//
+// Proves API-003, API-075.
 func TestTopicsOfTheWrongForm(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	r := start(t, configuration(t, db.PrimaryURL))
@@ -140,6 +146,7 @@ func TestTopicsOfTheWrongForm(t *testing.T) {
 	require.ErrorContains(t, err, "query 1:")
 }
 
+// Proves API-004, API-015.
 func TestCursors(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	conn := connect(t, db.PrimaryURL)
@@ -187,6 +194,7 @@ func padded(t *testing.T, request proto.Message, size int) []byte {
 	}
 }
 
+// Proves API-130.
 func TestBytesOfARequest(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	r := start(t, configuration(t, db.PrimaryURL))
@@ -200,6 +208,8 @@ func TestBytesOfARequest(t *testing.T) {
 
 // A response may take exactly the configured bytes; one byte more fails and is
 // never shortened (API-134).
+//
+// Proves API-134.
 func TestBytesOfAResponse(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	conn := connect(t, db.PrimaryURL)

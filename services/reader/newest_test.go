@@ -11,6 +11,7 @@ import (
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
+// Proves API-061, API-081, API-082, API-083, API-084.
 func TestNewestEnvelopes(t *testing.T) {
 	db := pgtest.Migrated(t, migrate)
 	conn := connect(t, db.PrimaryURL)

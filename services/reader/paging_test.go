@@ -74,6 +74,8 @@ func stored(t *testing.T, conn *pgx.Conn) map[topic.Topic][]uint64 {
 
 // A loop over 1,000 topics of skewed sizes, while others publish, returns each
 // envelope once and in order, in as few pages as there can be.
+//
+// Proves API-072, API-076, I2.
 func TestAPagingLoopDrainsTheUnion(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	conn, publisher := connect(t, db.PrimaryURL), connect(t, db.PrimaryURL)
@@ -121,6 +123,8 @@ func sizes(n int) []int64 {
 
 // Each topic gets its share of every page, however long the others are; with
 // more topics than rows, each gets one after a while.
+//
+// Proves API-076.
 func TestPagesAreFair(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	conn := connect(t, db.PrimaryURL)
@@ -154,6 +158,8 @@ func TestPagesAreFair(t *testing.T) {
 
 // A query of one topic has a statement of its own, which answers as the one for
 // any number does.
+//
+// Proves API-072.
 func TestPagesOfOneTopic(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	conn := connect(t, db.PrimaryURL)
@@ -191,6 +197,8 @@ func TestPagesOfOneTopic(t *testing.T) {
 }
 
 // API-077: repeated topics coalesce at the lowest cursor, after validation.
+//
+// Proves API-077.
 func TestRepeatedTopicsCoalesce(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	conn := connect(t, db.PrimaryURL)
@@ -212,6 +220,8 @@ func TestRepeatedTopicsCoalesce(t *testing.T) {
 
 // has_more and the page are of one snapshot: while rows come in one by one, a
 // page that says there is no more holds all up to some moment.
+//
+// Proves API-073, API-077.
 func TestHasMoreIsOfTheSameSnapshot(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	publisher := connect(t, db.PrimaryURL)

@@ -16,6 +16,8 @@ import (
 
 // API-018: Query reads the primary, also when the URL leads to a standby that
 // lags: it answers in full or not at all, before, during and after a failover.
+//
+// Proves API-018.
 func TestQueryIsNeverAnsweredByAStandby(t *testing.T) {
 	primary, standby := pgtest.OwnCluster(t, fast)
 	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))
@@ -55,6 +57,8 @@ func TestQueryIsNeverAnsweredByAStandby(t *testing.T) {
 }
 
 // Before the first probe, too.
+//
+// Proves API-018.
 func TestAStandbyAsThePrimary(t *testing.T) {
 	db := pgtest.Migrated(t, migrate)
 	pgtest.WaitReplayed(t, pgtest.Primary(t), replicaServer(t))

@@ -10,6 +10,7 @@ import (
 	backendv1 "github.com/xmtp-selfhosted/backend/proto/gen/xmtp/backend/v1"
 )
 
+// Proves API-023, API-072.
 func TestAQueryReturnsWhatWasStored(t *testing.T) {
 	db := pgtest.MigratedPrimary(t, migrate)
 	conn := connect(t, db.PrimaryURL)

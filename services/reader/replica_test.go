@@ -37,6 +37,8 @@ func (r role) newest(ctx context.Context, name topic.Topic) (uint64, error) {
 }
 
 // Invariant I2: a replica that lags shows an earlier moment, never a gap.
+//
+// Proves API-011, API-016, API-083, I2.
 func TestALaggingReplicaShowsAPrefix(t *testing.T) {
 	primary, replica := pgtest.OwnCluster(t, fast)
 	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))
@@ -84,6 +86,8 @@ func lookup() *backendv1.GetInboxIdsRequest {
 
 // The replicas of a list serve in order: the next when one is away, the first
 // again when it is back. One that hangs is given up in bounded time.
+//
+// Proves API-018.
 func TestReplicasFailOverInOrder(t *testing.T) {
 	primary, first := pgtest.OwnCluster(t, fast)
 	require.NoError(t, migrate(t.Context(), primary.URL("postgres")))

@@ -31,6 +31,8 @@ func ownCluster(t *testing.T) (primary, replica *pglocal.Server) {
 // tenth of the notices is lost, others are repeated and reordered, the bus is
 // restarted, the replica stands still for 5 s and a publisher dies between
 // commit and notice. Then every stream's log is the table's (I5, I6).
+//
+// Proves API-112, I6.
 func TestNothingIsLostWhateverBreaks(t *testing.T) {
 	envelopes := 100_000
 	if testing.Short() {

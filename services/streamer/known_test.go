@@ -111,6 +111,8 @@ func TestAStreamThatCaughtUpGoesOn(t *testing.T) {
 
 // One stream with 100,000 topics that joins, leaves and joins again loses nothing
 // for the others, and they lose nothing for it.
+//
+// Proves API-105.
 func TestASubscriberWithManyTopicsTakesNothingFromOthers(t *testing.T) {
 	many := 100_000
 	if testing.Short() {
@@ -163,6 +165,8 @@ func of(rows []stored, names []topic.Topic) []stored {
 
 // A stream without traffic stays open as long as its client answers, and ends as
 // soon as it does not: neither side waits for ever for one that is gone.
+//
+// Proves API-099.
 func TestAStreamWithoutTrafficIsWatched(t *testing.T) {
 	r := start(t, func(c *streamer.Config, _ *streamer.Deps) {
 		c.Limits.KeepaliveInterval, c.Stream.PongTimeout = 50*time.Millisecond, 3*time.Second

@@ -19,6 +19,8 @@ import (
 
 // A row of another topic that commits late must not be stepped over, and must
 // not delay the others.
+//
+// Proves API-011.
 func TestARowThatCommitsLateDelaysNoOtherTopicAndIsNotSkipped(t *testing.T) {
 	r := start(t)
 	s := subscribe(t, r.client)
@@ -37,6 +39,7 @@ func TestARowThatCommitsLateDelaysNoOtherTopicAndIsNotSkipped(t *testing.T) {
 	s.awaitAllFor(10*time.Second, append(rows, late...))
 }
 
+// Proves API-015, API-097.
 func TestACursorAboveTheHead(t *testing.T) {
 	r := start(t)
 	s := subscribe(t, r.client)
@@ -50,6 +53,7 @@ func TestACursorAboveTheHead(t *testing.T) {
 	s.awaitAll(slices.DeleteFunc(rows, func(row stored) bool { return row.id <= far }))
 }
 
+// Proves API-100.
 func TestRemoveAndAddAgainStartsAnew(t *testing.T) {
 	r := start(t)
 	s := subscribe(t, r.client)
@@ -68,6 +72,8 @@ func TestRemoveAndAddAgainStartsAnew(t *testing.T) {
 
 // A stream that joins topics while they are written to must become current on
 // each, and stay open.
+//
+// Proves API-096.
 func TestJoiningTopicsUnderSteadyLoad(t *testing.T) {
 	r := start(t)
 	names := groups(0, 20)
@@ -140,6 +146,8 @@ func TestAnEnvelopeOfTheMaximumSize(t *testing.T) {
 
 // One client that reads nothing must not delay the others, and must not make
 // memory grow.
+//
+// Proves I9.
 func TestAClientThatNeverReadsDelaysNobody(t *testing.T) {
 	r := start(t, func(c *streamer.Config, _ *streamer.Deps) { c.Stream.NoticeBytes = 8 << 20 })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -176,6 +184,7 @@ func (w *writer) publish1M(name topic.Topic) []stored {
 	return rows
 }
 
+// Proves API-092, API-094, API-145, I8.
 func TestTheBoundOnTopicsOfAStream(t *testing.T) {
 	r := start(t)
 	names := groups(0, 100_001)
@@ -207,6 +216,7 @@ func TestShutdownEndsStreamsAtOnce(t *testing.T) {
 	require.Less(t, time.Since(begun), 5*time.Second)
 }
 
+// Proves API-108.
 func TestHalfCloseIsOK(t *testing.T) {
 	r := start(t)
 	r.writer.fill(2000, 1024, groups(0, 10))
@@ -217,6 +227,8 @@ func TestHalfCloseIsOK(t *testing.T) {
 }
 
 // A transaction that is rolled back leaves a gap that nobody waits for.
+//
+// Proves API-013.
 func TestAGapInSequenceIDs(t *testing.T) {
 	r := start(t)
 	s := subscribe(t, r.client)

@@ -17,6 +17,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/services/streamer"
 )
 
+// Proves API-095, API-105, API-112, I5.
 func TestHistoryThenLive(t *testing.T) {
 	r := start(t)
 	rows := r.writer.store(group(1), group(2), group(1), group(1))

@@ -73,6 +73,7 @@ func startStack(t *testing.T, environment map[string]string) *stack.Stack {
 	return s
 }
 
+// Proves API-112, API-160.
 func TestBrowser(t *testing.T) {
 	s := startStack(t, map[string]string{"XMTP_GATEWAY_HOLD": hold})
 	page, kit := servePage(t), testkit.New(1)

@@ -83,6 +83,7 @@ func TestEachRoleStartsFromItsRenderedEnvironment(t *testing.T) {
 // harmless are variables that the chart gives to all roles and one does not read.
 var harmless = map[string][]string{"reader": {"XMTP_IDENTIFIER"}, "gateway": {"XMTP_DB_MAX_CONNS"}}
 
+// Proves API-131.
 func TestALimitIsTheSameInEveryRole(t *testing.T) {
 	m := rendered(t, "everything")
 	for _, role := range roleNames {

@@ -79,6 +79,7 @@ func replayRecorded(t *testing.T, connection *grpc.ClientConn, between func(requ
 	return report
 }
 
+// Proves API-023, API-065, API-066, I5, I7.
 func TestRecordedSessionComesOutAsItWentIn(t *testing.T) {
 	s, connection := start(t)
 	report := replayRecorded(t, connection, nil)
@@ -116,6 +117,7 @@ func TestStreamerRestartedHalfWay(t *testing.T) {
 	})
 }
 
+// Proves I6.
 func TestWithoutNoticesTheSweepDelivers(t *testing.T) {
 	s, connection := start(t)
 	s.NATS.Stop() // no notice goes anywhere from here on
@@ -166,6 +168,7 @@ func TestARoleThatIsAway(t *testing.T) {
 	}
 }
 
+// Proves API-030.
 func TestBadInputIsRefusedAndNothingIsStored(t *testing.T) {
 	_, connection := start(t)
 	kit := testkit.New(3)

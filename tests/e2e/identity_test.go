@@ -185,6 +185,9 @@ func checksummed(address string) string { return "0x" + strings.ToUpper(address[
 
 // TestAttacksOnInboxes tries through the gateway what was once done to a backend
 // whose rules for identity updates were weaker.
+//
+// Proves IDENT-001, IDENT-013, IDENT-030, IDENT-040, IDENT-050, IDENT-060,
+// IDENT-062.
 func TestAttacksOnInboxes(t *testing.T) {
 	w := newWorld(t)
 	stranger := kit.NewWallet("e2e stranger")

@@ -53,6 +53,8 @@ func startStack(t *testing.T, environment map[string]string) *stack.Stack {
 }
 
 // Without a proxy the gateway itself serves HTTPS, in the dev stack as well.
+//
+// Proves API-165.
 func TestTheStackServesHTTPS(t *testing.T) {
 	dir := t.TempDir()
 	certificate, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
@@ -139,6 +141,7 @@ func subscribe(t *testing.T, connection *grpc.ClientConn, group testkit.Group) b
 	}
 }
 
+// Proves API-165.
 func TestBehindNginx(t *testing.T) {
 	b := start(t)
 	t.Run("native gRPC, message by message", b.nativeUnbuffered)

@@ -57,6 +57,7 @@ func fetch(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 }
 
+// Proves API-164.
 func TestCurlAndGrpcurl(t *testing.T) {
 	s := start(t)
 	t.Run("curl as in the README", func(t *testing.T) {

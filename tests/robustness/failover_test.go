@@ -16,6 +16,8 @@ import (
 
 // With a synchronous standby the primary may die at any moment: what was
 // acknowledged is on the replica that takes over.
+//
+// Proves API-016.
 func TestFailoverToASynchronousReplicaLosesNothing(t *testing.T) {
 	c, tr := cluster(t, fault.Options{
 		// Turned on below, once the replica is there; after the failover it is alone.
@@ -47,6 +49,8 @@ func awaitSync(t *testing.T, url string) {
 // Without one, the newest acknowledged publishes die with the primary. The test
 // knows which; what matters is that clients whose cursors are among the lost ids
 // miss nothing that is stored afterwards, and that no lost id comes back.
+//
+// Proves I11.
 func TestFailoverToALaggingReplicaReusesNothing(t *testing.T) {
 	c, tr := cluster(t, fault.Options{})
 	c.Proxies[fault.ReplicaToPrimary].Cut()

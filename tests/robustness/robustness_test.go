@@ -27,6 +27,8 @@ func (l lines) Write(p []byte) (int, error) {
 
 // All parts break at random for two minutes, and every promise is kept. A finding
 // prints the seed that repeats it.
+//
+// Proves I1, I2, I3, I4, I6.
 func TestChaosShort(t *testing.T) {
 	seed := uint64(time.Now().UnixNano() % 1_000_000)
 	if given := os.Getenv(seedVariable); given != "" {
@@ -41,6 +43,8 @@ func TestChaosShort(t *testing.T) {
 
 // A streamer that does not look at the previous head of a notice skips envelopes
 // whenever a notice is lost. The checker has to notice.
+//
+// Proves I6.
 func TestTheCheckerNoticesABrokenRule(t *testing.T) {
 	const rule = "carries && previous <= r.floor && e.admitLive(r, envelope)"
 	root, err := fault.Root(t.Context())

@@ -279,6 +279,8 @@ func FuzzRPC(f *testing.F) {
 const mutations = 300
 
 // Requests that are right but for a few bytes reach further than random ones.
+//
+// Proves I9.
 func TestMutatedRequests(t *testing.T) {
 	conn := connect(t)
 	seed := uint64(time.Now().UnixNano())

@@ -108,6 +108,7 @@ func TestAFailedRequestContributesNothing(t *testing.T) {
 	require.Zero(t, j.notices[0].Previous)
 }
 
+// Proves API-035, API-036.
 func TestStoredCopiesSucceedWhateverValidationSaid(t *testing.T) {
 	kit := testkit.New(3)
 	r := parse(t, kit.GroupMessage(kit.Group(), 1), kit.GroupMessage(kit.Group(), 1))
@@ -123,6 +124,7 @@ func TestStoredCopiesSucceedWhateverValidationSaid(t *testing.T) {
 	require.Equal(t, 1, r.Stored)
 }
 
+// Proves API-051.
 func TestAMovedHeadGoesBeforeOtherFailures(t *testing.T) {
 	kit := testkit.New(4)
 	client, now := kit.Client(), time.Now()
@@ -138,6 +140,7 @@ func TestAMovedHeadGoesBeforeOtherFailures(t *testing.T) {
 	require.Equal(t, []store.Change{{Draft: 0, Association: store.Association{Identifier: "a"}}}, j.Added)
 }
 
+// Proves API-021, API-062.
 func TestExpiryByKind(t *testing.T) {
 	kit := testkit.New(5)
 	client, group := kit.Client(), kit.Group()

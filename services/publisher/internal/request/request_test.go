@@ -56,6 +56,7 @@ func TestCopiesCountInTheResponse(t *testing.T) {
 	require.Error(t, least(limits))
 }
 
+// Proves API-036.
 func TestPlacesAreKept(t *testing.T) {
 	kit := testkit.New(2)
 	group := kit.Group()

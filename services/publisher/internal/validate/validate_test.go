@@ -246,6 +246,8 @@ func TestTheInboxAfterTheChainCounts(t *testing.T) {
 
 // Chains that say nothing are unavailable, however many a request asks, and after one
 // time-out in all.
+//
+// Proves IDENT-061.
 func TestSilentChainsAreUnavailable(t *testing.T) {
 	o := newOwner(t)
 	updates := make([]*associations.IdentityUpdate, 5)

@@ -19,6 +19,8 @@ import (
 
 // Whatever the bytes, the echo is what the protobuf library would have read and
 // written.
+//
+// Proves API-121.
 func FuzzLookupEchoesWhatProtobufReads(f *testing.F) {
 	address := "0x" + strings.Repeat("aB", 20)
 	raw, err := proto.Marshal(&backendv1.GetInboxIdsRequest{Requests: []*backendv1.GetInboxIdsRequest_Request{

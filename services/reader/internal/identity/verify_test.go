@@ -90,6 +90,7 @@ func ask(t *testing.T, v identity.Verifier, asked signatures) ([]*backendv1.Veri
 	return response.GetResponses(), nil
 }
 
+// Proves API-123.
 func TestOneResultPerSignatureInOrder(t *testing.T) {
 	asked := append(same(1, valid), same(2, invalid)...)
 	asked = append(asked, signature(valid))
@@ -111,6 +112,8 @@ func TestOneResultPerSignatureInOrder(t *testing.T) {
 
 // Invariant I10: without a verdict for each there is no answer at all, and
 // those that hang do not hold it up.
+//
+// Proves API-123, I10.
 func TestAFailingChainFailsTheRequest(t *testing.T) {
 	got, err := ask(t, &verifier{}, append(same(3, hang), signature(away)))
 	require.Nil(t, got)
@@ -119,6 +122,7 @@ func TestAFailingChainFailsTheRequest(t *testing.T) {
 	require.Equal(t, fault.Unavailable, fault.KindOf(err))
 }
 
+// Proves API-123, API-145.
 func TestVerificationsAreBounded(t *testing.T) {
 	v := &verifier{}
 	got, err := ask(t, v, same(100, valid))

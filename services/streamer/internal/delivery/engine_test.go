@@ -216,6 +216,7 @@ func TestNoTopicGetsASecondFrameOfHistoryBeforeTheOthers(t *testing.T) {
 	}
 }
 
+// Proves API-097.
 func TestACurrentTopicNeverWaitsForHistory(t *testing.T) {
 	r := newRig(t, testConfig())
 	all := names(3)
@@ -261,6 +262,7 @@ func TestHistoryIsNotStarvedByLiveTraffic(t *testing.T) {
 	require.GreaterOrEqual(t, history, 50)
 }
 
+// Proves API-094, API-096.
 func TestNothingOfATopicComesBeforeItsApplied(t *testing.T) {
 	config := testConfig()
 	config.LiveFrames = 0
@@ -274,6 +276,7 @@ func TestNothingOfATopicComesBeforeItsApplied(t *testing.T) {
 	require.Equal(t, Messages, r.next(s).Kind)
 }
 
+// Proves API-100.
 func TestWhatIsQueuedOfARemovedTopicComesBeforeTheApplied(t *testing.T) {
 	r := newRig(t, testConfig())
 	all := names(2)

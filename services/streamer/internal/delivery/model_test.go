@@ -25,6 +25,7 @@ const modelRuns = 20_000
 // modelSteps is how many events one history has on average.
 const modelSteps = 60
 
+// Proves API-095, API-096, I5, I6.
 func TestEveryRegistrationGetsItsTopicExactlyOnceInOrder(t *testing.T) {
 	runs := modelRuns
 	if testing.Short() {

@@ -21,6 +21,7 @@ import (
 	"github.com/xmtp-selfhosted/backend/services/streamer/internal/delivery"
 )
 
+// Proves API-090.
 func TestStartedGoesOutBeforeAnythingIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, &table{})
@@ -34,6 +35,7 @@ func TestStartedGoesOutBeforeAnythingIsRead(t *testing.T) {
 	})
 }
 
+// Proves API-099, API-104.
 func TestPingWhenNothingWasSentForTheInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &table{}
@@ -74,6 +76,7 @@ func TestPingWhenNothingWasSentForTheInterval(t *testing.T) {
 	})
 }
 
+// Proves API-099, API-104.
 func TestAPongInTimeKeepsTheStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, &table{})
@@ -112,6 +115,7 @@ func TestReceivedFramesAreProcessedBeforeATimeout(t *testing.T) {
 	})
 }
 
+// Proves API-113.
 func TestStaticKeepalive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &table{}
@@ -136,6 +140,7 @@ func TestStaticKeepalive(t *testing.T) {
 	})
 }
 
+// Proves API-107, API-145, I8.
 func TestBucketsHoldExactlyTheirBurst(t *testing.T) {
 	for name, send := range map[string]func(w *transport, n uint64){
 		"pings":   func(w *transport, n uint64) { w.ping(n) },
@@ -178,6 +183,7 @@ func TestBucketsHoldExactlyTheirBurst(t *testing.T) {
 	}
 }
 
+// Proves API-107.
 func TestTheBucketsAreSeparate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, &table{})
@@ -193,6 +199,7 @@ func TestTheBucketsAreSeparate(t *testing.T) {
 	})
 }
 
+// Proves API-108.
 func TestHalfCloseEndsWithOKWithoutWaitingForHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &table{}
@@ -212,6 +219,7 @@ func TestHalfCloseEndsWithOKWithoutWaitingForHistory(t *testing.T) {
 	})
 }
 
+// Proves API-003, API-004, API-091, API-092, API-093, API-106.
 func TestInvalidRequestsEndTheStream(t *testing.T) {
 	cursor := func(name topic.Topic, at uint64) *backendv1.TopicQuery {
 		return &backendv1.TopicQuery{Topic: &backendv1.Topic{Topic: []byte(name)}, Cursor: &backendv1.Cursor{SequenceId: at}}
@@ -252,6 +260,7 @@ func TestInvalidRequestsEndTheStream(t *testing.T) {
 	}
 }
 
+// Proves API-091, API-092, API-093, API-094, API-100, API-145.
 func TestLimitsAtTheirValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, &table{}, func(_ *Config, l *limit.Config) {
@@ -272,6 +281,7 @@ func TestLimitsAtTheirValue(t *testing.T) {
 	})
 }
 
+// Proves API-110, API-111, API-145.
 func TestStaticRequestsAreChecked(t *testing.T) {
 	many := func(n int) *backendv1.SubscribeStaticRequest {
 		r := &backendv1.SubscribeStaticRequest{}
@@ -444,6 +454,7 @@ func TestOnlyWhatNoNoticeAnnouncesIsCountedAsFoundBySweep(t *testing.T) {
 	})
 }
 
+// Proves API-099.
 func TestPingsAreAnsweredUnderFullOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &table{}
