@@ -62,6 +62,10 @@ type peerAddr struct {
 	conn *conn
 }
 
+// Unwrap is the address as the listener's own connection has it, which may lead back to
+// that.
+func (a peerAddr) Unwrap() net.Addr { return a.Addr }
+
 // connOf is the connection of a call; nil when it is not one of a role.
 func connOf(ctx context.Context) *conn {
 	from, ok := peer.FromContext(ctx)

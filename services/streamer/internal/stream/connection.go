@@ -58,8 +58,16 @@ func connectionOf(ctx context.Context) *watched {
 	if !ok {
 		return nil
 	}
-	addr, _ := from.Addr.(watchedAddr)
-	return addr.conn
+	for address := from.Addr; ; {
+		if found, ok := address.(watchedAddr); ok {
+			return found.conn
+		}
+		outer, ok := address.(interface{ Unwrap() net.Addr }) // of the server, which wraps connections as well
+		if !ok {
+			return nil
+		}
+		address = outer.Unwrap()
+	}
 }
 
 // keep remembers a session until its frames are written. It is false when the
