@@ -299,7 +299,7 @@ func (x *TopicQuery) GetCursor() *Cursor {
 	return nil
 }
 
-// What the backend assigned to a stored envelope (section 4).
+// What the backend assigned to a stored envelope.
 type EnvelopeMeta struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Cursor *Cursor                `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
@@ -2069,7 +2069,7 @@ func (x *RetentionConfiguration) GetKeyPackageSeconds() uint64 {
 	return 0
 }
 
-// Every limit of section 11 that a client sizes its requests to [API-135].
+// Every limit that a client sizes its requests to [API-135].
 type LimitsConfiguration struct {
 	state                    protoimpl.MessageState `protogen:"open.v1"`
 	MaxEnvelopeBytes         uint64                 `protobuf:"varint,1,opt,name=max_envelope_bytes,json=maxEnvelopeBytes,proto3" json:"max_envelope_bytes,omitempty"`
