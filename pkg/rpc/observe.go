@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,14 +95,9 @@ func isHurried(ctx context.Context, now time.Time) bool {
 
 // isOurs reports whether a code says that the backend failed, unless it is known
 // that the caller brought it about.
-func isOurs(code codes.Code) bool {
-	switch code {
-	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.DeadlineExceeded:
-		return true
-	default:
-		return false
-	}
-}
+func isOurs(code codes.Code) bool { return slices.Contains(ourCodes[:], code) }
+
+var ourCodes = [...]codes.Code{codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.DeadlineExceeded}
 
 // beginAside is Begin for calls that stay.
 func (o *Observer) beginAside(ctx context.Context, fullMethod, kind string) (observed context.Context, end func(error)) {
@@ -134,6 +130,9 @@ func (o *Observer) attributesOf(fullMethod, kind string) measured {
 		ok:   metric.WithAttributeSet(attribute.NewSet(append(labels, attribute.String("grpc_code", codes.OK.String()))...)),
 	}
 	o.methods.Store(key, made)
+	for _, code := range ourCodes { // a rate needs a value before the first failure
+		o.metrics.RPCFailures.Add(context.Background(), 0, made.call, metric.WithAttributes(attribute.String("grpc_code", code.String())))
+	}
 	return made
 }
 
